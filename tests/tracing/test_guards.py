@@ -119,3 +119,15 @@ def test_jax_may_sort_the_keys_of_an_argument() -> None:
     arrays = {key: jax.numpy.asarray(value.numpy()) for key, value in named.items()}
     for run in (function, jax.jit(function)):
         assert run(arrays).tolist() == by_order(named).tolist()
+
+
+def test_an_interpreter_of_torch_fx_may_run_a_graph_with_starred_parameters() -> None:
+    def program(x: Any, *rest: Any, scale: int = 2, **named: Any) -> Any:
+        return sum(rest, x) * scale
+
+    x = torch.ones(3)
+    for rest in ((), (x,), (x, x * 2)):
+        graph = calque.trace(program, x, *rest)
+        assert torch.equal(torch.fx.Interpreter(graph).run(x, *rest), program(x, *rest))
+        with pytest.raises(calque.TraceError, match=r"parts in \*rest"):
+            torch.fx.Interpreter(graph).run(x, *rest, x)

@@ -396,3 +396,14 @@ def test_a_write_to_a_part_of_a_parameter_within_no_grad_is_traced() -> None:
     for x in (torch.ones(3), torch.arange(3.0)):
         assert torch.equal(graph(x), twin(x))
         assert torch.equal(model.weight, twin.weight)
+
+
+def draws_around_a_part_of_the_graph(x: Tensor) -> Tensor:
+    return torch.normal(x.detach(), torch.ones(3)) + torch.bernoulli(x.detach().sigmoid()) + x
+
+
+def test_random_functions_write_to_none_of_their_arguments() -> None:
+    x = torch.ones(3, requires_grad=True)
+    lowered = calque.lower(calque.trace(draws_around_a_part_of_the_graph, x))
+    (gradient,) = torch.autograd.grad(lowered(x).sum(), x)
+    assert gradient.tolist() == [1, 1, 1]

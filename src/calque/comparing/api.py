@@ -14,12 +14,14 @@ from calque.comparing.naming import checks_device, vocabulary
 from calque.comparing.operands import Side, differing
 from calque.comparing.running import copied, moved, on_device, same_random_numbers
 from calque.comparing.structure import positions, structural
+from calque.errors import with_user_frames
 from calque.tracing.core.recursion import deeper_recursion
 from calque.tracing.record import Recording, record
 
 Program = GraphModule | ExportedProgram | Recording | torch.nn.Module | Callable[..., Any]
 
 
+@with_user_frames
 def diff(
     a: Program,
     b: Program,

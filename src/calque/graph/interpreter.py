@@ -66,6 +66,8 @@ class JaxInterpreter:
         self._program = graph if isinstance(graph, ExportedProgram) else None
         module = graph.graph_module if isinstance(graph, ExportedProgram) else graph
         self._nodes = Nodes(module)
+        inputs = module.graph.find_nodes(op="placeholder")
+        self._traced_with = [None if n.target[0] == "*" else n.meta.get("val") for n in inputs]
 
     def __call__(self, *args: Any, rng: Array | None = None, **kwargs: Any) -> Any:
         """Returns the graph's results.
@@ -77,8 +79,11 @@ class JaxInterpreter:
         """
         lifting = Lifting()
         lifting.random_source = lambda: _packed(rng)
+        is_narrow = not jax.config.jax_enable_x64  # which it is not within
         with lifting.activated():
             leaves = jax.tree.map(_wrapped_array, self._flat(args, kwargs))
+            if is_narrow:
+                leaves = [*map(_widened, leaves, [*self._traced_with, *[None] * len(leaves)])]
             found = self._nodes.found(leaves)
         if self._program is None:
             return _plain(found)
@@ -304,6 +309,20 @@ def _writes(node: fx.Node) -> bool:
 
 def _wrapped_array(value: object) -> Any:
     return wrap(jnp.asarray(value)) if _is_array(value) else value
+
+
+def _widened(given: Any, traced_with: Any) -> Any:
+    """Returns an input with the 64-bit integers that the graph was traced with, which JAX makes
+    32-bit ones where 64-bit types are off.
+    """
+    if isinstance(given, torch.Tensor):
+        narrow = given.dtype == torch.int32 and isinstance(traced_with, torch.Tensor)
+        return given.long() if narrow and traced_with.dtype == torch.int64 else given
+    if isinstance(given, dict) and isinstance(traced_with, dict):
+        return {key: _widened(part, traced_with.get(key)) for key, part in given.items()}
+    if type(given) in (list, tuple) and isinstance(traced_with, (list, tuple)):
+        return type(given)(map(_widened, given, traced_with))
+    return given
 
 
 def _is_array(value: object) -> bool:

@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
+
+from calque.ops.table.helpers import first_position
 
 
 def is_changed(before: Array, value: Array) -> Array:
@@ -29,7 +31,11 @@ def last_change(before: Array, value: Array, repeated: Iterable[int]) -> Array:
     """
     changed = is_changed(before, value)
     for axis in repeated:
-        last = changed.shape[axis] - 1 - jnp.argmax(jnp.flip(changed, axis), axis, keepdims=True)
+        last = (
+            changed.shape[axis]
+            - 1
+            - first_position(lax.argmax, jnp.flip(changed, axis), axis, True)
+        )
         value = jnp.take_along_axis(value, last, axis)
         changed = changed.any(axis, keepdims=True)
     return jnp.broadcast_to(value, before.shape)

@@ -12,6 +12,7 @@ from jax import Array, lax
 
 from calque.ops.linalg.matmul import same_dtype
 from calque.ops.table.facts import no_kernel
+from calque.ops.table.helpers import first_position
 from calque.ops.table.promotion import (
     BOOL,
     HALF,
@@ -100,7 +101,7 @@ def lu_info(factors: Array) -> Array:
     zero = jnp.diagonal(factors, axis1=-2, axis2=-1) == 0
     if zero.shape[-1] == 0:
         return jnp.zeros(factors.shape[:-2], jnp.int32)
-    first = jnp.argmax(zero, axis=-1).astype(jnp.int32) + 1
+    first = first_position(lax.argmax, zero, -1) + 1
     return jnp.where(zero.any(-1), first, 0).astype(jnp.int32)
 
 

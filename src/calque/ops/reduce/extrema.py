@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array, lax
 
 from calque.ops.table.facts import facts, senseless
-from calque.ops.table.helpers import maximum, minimum, wrap_dim, wrap_dims
+from calque.ops.table.helpers import first_position, maximum, minimum, wrap_dim, wrap_dims
 from calque.ops.table.promotion import COMPLEX, is_float, refuse
 from calque.ops.table.registry import op
 
@@ -88,8 +88,8 @@ def _position(name: str, x: Array, dim: int, keepdim: bool) -> Array:
     size = x.shape[dim]  # may be symbolic in exports
     if isinstance(size, int) and _SHORT < size < 1 << 31 and jax.default_backend() == "cpu":
         return _position_by_value(name, x, dim, keepdim)
-    function = jnp.argmax if "max" in name else jnp.argmin
-    return function(x, axis=dim, keepdims=keepdim).astype(jnp.int64)
+    function = lax.argmax if "max" in name else lax.argmin
+    return first_position(function, x, dim, keepdim).astype(jnp.int64)
 
 
 def _position_by_value(name: str, x: Array, dim: int, keepdim: bool) -> Array:
@@ -220,7 +220,7 @@ def mode(self: Array, dim: int = -1, keepdim: bool = False) -> Pair:
     )
     place = lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
     start = lax.cummax(jnp.where(new, place, 0), axis=values.ndim - 1)
-    best = jnp.argmax(place - start, axis=-1, keepdims=True)
+    best = first_position(lax.argmax, place - start, -1, True)
     found = _pick(values, best, -1), _pick(indices, best, -1)
     if keepdim:
         return jnp.moveaxis(found[0], -1, dim), jnp.moveaxis(found[1], -1, dim)

@@ -65,6 +65,21 @@ def greater(a: Any, b: Any) -> Any:
     return max(a, b) if is_known(a) and is_known(b) else max_dim(a, b)
 
 
+def first_position(function: Any, x: Array, axis: int, keepdim: bool = False) -> Array:
+    """As `jnp.argmax` and `jnp.argmin`, but with 32-bit positions, where these suffice.
+
+    JAX fails to lower 64-bit ones if the caller of a traced program has no 64-bit types.
+
+    Args:
+        function: `lax.argmax` or `lax.argmin`.
+        x: an array in which the axis is not empty.
+    """
+    size = x.shape[axis]  # may be symbolic in exports
+    is_long = isinstance(size, int) and size >= 1 << 31
+    found = function(x, axis % x.ndim, jnp.int64 if is_long else jnp.int32)
+    return jnp.expand_dims(found, axis) if keepdim else found
+
+
 def wrap_dim(dim: int, ndim: int) -> int:
     """Returns a dimension counted from the front.
 

@@ -8,12 +8,14 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
+from calque.state import same_value
 from calque.tracing.core.active import current_trace
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.upstream import torch_c
-from calque.upstream.torch_internals import assert_async, disable_current_modes
+from calque.upstream.torch_internals import assert_async
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,7 +55,7 @@ _REPEATED = frozenset(
     (
         *("fresh", "manual_seed", "make_generator", "of_generator"),
         *("random_state", "forked_state", "set_random_state"),
-        *("assign", "expect_given", "expect_distinct"),
+        *("assign", "expect_given", "expect_distinct", "expect_separate"),
     )
 )
 
@@ -65,9 +67,7 @@ def expect_value(value: object, expected: object, name: str) -> None:
     Raises:
         TraceError: it has a different value.
     """
-    alike = type(value) is type(expected) or isinstance(value, torch.Size)  # in torch.fx a tuple
-    same = value is expected or (alike and value == expected)
-    if not same:
+    if not _is_expected(value, expected):
         found = f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
         if expected is ...:  # the default contains tensors
             raise SymbolicTraceError(
@@ -77,6 +77,20 @@ def expect_value(value: object, expected: object, name: str) -> None:
             f"traced with {name}={expected!r}, called with {name}={found}.\n"
             "Trace again with the new value: values that are not tensors are fixed in a graph."
         )
+
+
+def _is_expected(value: Any, expected: Any) -> bool:
+    if same_value(value, expected):
+        return True
+    if hasattr(value, "__array__") and type(value) is type(expected):  # of NumPy or JAX
+        found, wanted = np.asarray(value), np.asarray(expected)
+        alike = found.dtype == wanted.dtype and found.shape == wanted.shape
+        return alike and found.tobytes() == wanted.tobytes()
+    if isinstance(value, torch.Size):  # in torch.fx a tuple
+        return value == expected
+    # Numbers that are equal but not the same, such as 0.0 and -0.0, have been told apart.
+    numbers = isinstance(value, bool | int | float | complex)
+    return type(value) is type(expected) and not numbers and bool(value == expected)
 
 
 GRADIENT = "requires_grad where gradients are recorded"
@@ -198,6 +212,8 @@ def expect_container(value: Any, kind: str, parts: Any, name: str) -> None:
     Raises:
         TraceError: it has a different class, number of parts or keys.
     """
+    if type(value) is list and name[0] == "*" and name.lstrip("*").isidentifier():
+        value = tuple(value) if value or name[1] != "*" else {}  # from `torch.fx.Interpreter`
     if class_name(value) != kind:
         raise SymbolicTraceError(
             f"traced with a {kind} for {name}, called with a {class_name(value)}.\n"
@@ -235,6 +251,21 @@ def expect_distinct(names: str, *values: Any) -> None:
             f"traced with different tensors for {names}, called with the same tensor for two of "
             "them, and the program compares them with `is`.\nRecord again with the same tensor, "
             "calque.record(program, x, x), or pass copies."
+        )
+
+
+@recorded
+def expect_separate(names: str, *containers: Any) -> None:
+    """Checks that lists, dictionaries and objects among the inputs are distinct, if the program
+    changes one of them.
+
+    Raises:
+        TraceError: one is passed twice, so a change would show in two places.
+    """
+    if len({*map(id, containers)}) != len(containers):
+        raise SymbolicTraceError(
+            f"traced with different objects for {names}, called with the same one for two of them, "
+            "and the program changes one of them.\nPass copies."
         )
 
 
@@ -299,48 +330,6 @@ def in_place(name: str, left: object, right: object) -> Any:
 
 
 @recorded
-def manual_seed(seed: object) -> Any:
-    """Calls the current `torch.manual_seed`: PyTorch replaces it when a compiler is loaded."""
-    return torch.manual_seed(seed)
-
-
-@recorded
-def random_state(*device: Any) -> torch.Tensor:
-    """Returns `torch.get_rng_state()`, or the state of a device, given its type and index."""
-    with disable_current_modes():  # its writes bypass modes
-        if device:
-            return torch.get_device_module(device[0]).get_rng_state(device[1])
-        return torch.random.get_rng_state()
-
-
-@recorded
-def forked_state(*device: Any) -> torch.Tensor:
-    """Like `random_state`, for `torch.random.fork_rng`, which restores it after an error too."""
-    return random_state(*device)
-
-
-@recorded
-def set_random_state(state: Any, *device: Any) -> None:
-    """Calls `torch.set_rng_state`, or the same function of a device."""
-    if device:
-        torch.get_device_module(device[0]).set_rng_state(state, device[1])
-    else:
-        torch.random.set_rng_state(state)
-
-
-@recorded
-def make_generator(*device: Any) -> torch.Generator:
-    """Creates a generator of random numbers, in each run of the graph."""
-    return torch.Generator(*device)
-
-
-@recorded
-def of_generator(method: str, generator: torch.Generator, *args: Any) -> Any:
-    """Calls a method that sets or reads a generator's state."""
-    return getattr(generator, method)(*args)
-
-
-@recorded
 def assign(owner: object, name: Any, value: Any) -> None:
     """Assign an attribute of a module, or an item of a dictionary, as the program does.
 
@@ -394,6 +383,7 @@ def raise_when(condition: object, truth: bool, raised: Any) -> None:
 CHECKS = frozenset(
     (
         *(expect_value, expect_tensor, expect_given, expect_container, expect_mode),
-        *(expect_leaf, expect_setting, expect_distinct, expect_apart, raise_when),
+        *(expect_leaf, expect_setting, expect_distinct, expect_separate, expect_apart),
+        raise_when,
     )
 )

@@ -14,7 +14,7 @@ import torch.fx
 from torch.fx.node import Node
 
 from calque.tracing.core.active import current_trace
-from calque.tracing.graph.checks import forked_state, set_random_state
+from calque.tracing.graph.random_calls import forked_state, set_random_state
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import enter_autocast, exit_autocast
 

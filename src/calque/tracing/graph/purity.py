@@ -13,21 +13,19 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.tracing.graph.branching import cond
-from calque.tracing.graph.checks import (
-    CHECKS,
-    assign,
+from calque.tracing.graph.checks import CHECKS, assign, in_place, unpack
+from calque.tracing.graph.codegen import ExactLiterals
+from calque.tracing.graph.node_facts import ATTRIBUTE, NodeFacts
+from calque.tracing.graph.random_calls import (
     forked_state,
-    in_place,
     manual_seed,
     of_generator,
     random_state,
     set_random_state,
-    unpack,
 )
-from calque.tracing.graph.codegen import ExactLiterals
-from calque.tracing.graph.node_facts import ATTRIBUTE, NodeFacts
 from calque.tracing.graph.value_guards import OF_RECORDINGS
 from calque.tracing.proxies.proxy import assert_fn
+from calque.upstream.torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _IN_PLACE = frozenset(
     getattr(operator, name)
@@ -41,6 +39,7 @@ _EFFECTS = _IN_PLACE | CHECKS | {in_place, unpack, assert_fn, setattr, delattr, 
 OF_RANDOM_STATE = frozenset((manual_seed, random_state, forked_state, set_random_state))
 _EFFECTS |= OF_RANDOM_STATE | {of_generator}
 _EFFECTS |= {assign} | OF_RECORDINGS
+_OPERATORS = (OpOverload, OpOverloadPacket, HigherOrderOperator)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -58,8 +57,11 @@ def name_mutates(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-def has_effect(node: Node) -> bool:
+def has_effect(node: Node, writes: bool = False) -> bool:
     """Returns True if running a node has side effects.
+
+    Args:
+        writes: whether only writes to arguments count, and no random numbers that are drawn.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -82,6 +84,8 @@ def has_effect(node: Node) -> bool:
         is_of_torch = module.startswith(("torch", "_")) and module != "_operator"  # it has `and_`
         if is_of_torch and name_mutates(getattr(target, "__name__", "")):
             return True
+        if writes and target is not operator.setitem and not isinstance(target, _OPERATORS):
+            return False  # by its name, it does not write
     return node.is_impure()
 
 

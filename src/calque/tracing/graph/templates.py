@@ -212,6 +212,27 @@ class GraphResults:
         self._count(value, set())
         return self._of(value)
 
+    def held(self, value: Any) -> Argument:
+        """Returns the graph's form of a value that something keeps which outlives the run.
+
+        Its lists and dictionaries may occur in other such values and in the result.
+        """
+        self._share(value)
+        return self._of(value)
+
+    def _share(self, value: Any) -> None:
+        parts: Any = ()
+        if is_plain(value):
+            parts = value.values() if isinstance(value, dict) else value
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            parts = attributes_of(value).values()
+        if is_plain(value) and not isinstance(value, tuple):
+            if id(value) in self._shared:
+                return
+            self._shared.add(id(value))
+        for part in parts:
+            self._share(part)
+
     def _count(self, value: Any, seen: set[int]) -> None:
         """Find the containers that occur in several places."""
         if not is_plain(value) or not value:
@@ -240,9 +261,13 @@ class GraphResults:
                 return tracer.create_node("call_function", made_by, (kind, *parts), {})
             return tracer.create_node("call_function", kind, parts, {})
         if dataclasses.is_dataclass(value) and not isinstance(value, (type, dict)):
-            return self._of_dataclass(value)
+            found = self._made[id(value)] = value, self._of_dataclass(value)
+            return found[1]
         if not is_plain(value):
-            return self._of_object(value)
+            found = self._of_object(value)
+            if _is_mutable(value):
+                self._made[id(value)] = value, found
+            return found
         if isinstance(value, dict):
             found: Any = {key: self._of(part) for key, part in value.items()}
         else:

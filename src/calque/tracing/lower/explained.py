@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.graph.checks import make_generator, of_generator
 from calque.tracing.graph.purity import OF_RANDOM_STATE
+from calque.tracing.graph.random_calls import make_generator, of_generator
 from calque.tracing.lower.nested import nested
 from calque.tracing.lower.overlaps import overlapping
 from calque.upstream.torch_internals import (
@@ -100,10 +100,11 @@ def writes_in_a_branch() -> SymbolicTraceError:
 
 def _number_read() -> SymbolicTraceError:
     return SymbolicTraceError(
-        "a tensor is read as a number (`.item()`, an index without dimensions in a layer), which "
-        "depends on values of tensors that are not known while lowering.\nGive an index a "
-        "dimension (`x[i.reshape(1)]` reads one row), keep a number a tensor, or use the graph as "
-        "it is, without lowering."
+        "a tensor is read as a number (`.item()`, an index without dimensions in a layer, a flag "
+        "as an index), which depends on values of tensors that are not known while lowering.\nGive "
+        "an index of integers a dimension (`x[i.reshape(1)]` reads one row), choose with "
+        "torch.where instead of a flag, keep a number a tensor, or use the graph as it is, without "
+        "lowering."
     )
 
 

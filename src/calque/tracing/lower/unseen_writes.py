@@ -99,7 +99,9 @@ def written_by(node: Node) -> list[Node]:
     computes = node.op.startswith("call") and node.op != "call_module"
     if not computes or node.target in _NO_WRITES or name_of(node) in OF_AUTOGRAD:
         return []
-    if not has_effect(node) or (node.target is setattr and not _changes_tensor(*node.args[1:])):
+    if not has_effect(node, writes=True) or (
+        node.target is setattr and not _changes_tensor(*node.args[1:])
+    ):
         return []
     target: Any = node.kwargs.get("out", node.args[0] if node.args else None)
     parts = target if isinstance(target, (tuple, list)) else (target,)

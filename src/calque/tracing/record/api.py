@@ -27,7 +27,8 @@ from calque.tracing.proxies.modules import Scripted
 from calque.tracing.record.call_patches import entered, hold, new_tensors_apart
 from calque.tracing.record.events import RecordedCall
 from calque.tracing.record.inputs_outputs import (
-    AssignedContainer,
+    GivenContainer,
+    containers_in,
     given_to,
     mapped,
     place_of,
@@ -177,6 +178,7 @@ def _give(
     if first:
         del bound[next(iter(bound))]
     tape.arguments = given_to(recorder, bound, tape.twins)
+    recorder.given_containers = containers_in(bound)
     tensors = [leaf for leaf in tree_leaves(bound) if isinstance(leaf, torch.Tensor)]
     for tensor in tensors:
         if tensor.layout is not torch.strided or tensor.is_nested:
@@ -256,7 +258,7 @@ def _end(
         recorder.refuse_at(place, f"{kind} is used that no recorded call has created")
 
 
-def _is_reordered(dictionary: Any, place: AssignedContainer, tape: FinishedRun) -> bool:
+def _is_reordered(dictionary: Any, place: GivenContainer, tape: FinishedRun) -> bool:
     """Returns True if a dictionary among the arguments has its old keys in a different order."""
     if place.is_object:
         return False
@@ -270,6 +272,8 @@ def _computed(given: Any, recorder: Recorder) -> Any:
     """
     if isinstance(given, torch.Tensor):
         return recorder.values.of(given)
+    if id(given) in recorder.given_containers:
+        return recorder.given_containers[id(given)]
     if not is_plain(given) or not given:
         return None
     parts = given.values() if isinstance(given, dict) else given

@@ -26,8 +26,8 @@ from calque.tracing.lower.own_leaves import HAD_GRADIENT, is_marking
 from calque.tracing.proxies.proxy import record_call
 from calque.tracing.record.events import Begin, ModuleCall, ModuleEnd, RecordedCall
 from calque.tracing.record.inputs_outputs import (
-    AssignedContainer,
     CreatedObject,
+    GivenContainer,
     Rebuilt,
     mapped,
     paired,
@@ -168,7 +168,12 @@ class Builder(ValueNodes):
             self._env[value] = made.node
             self._taken.append((made.node, name, value))
 
+    def _given_container(self, place: GivenContainer) -> Node:
+        return self.nodes_of[id(place.found_in(self._made))][0]
+
     def _result(self, result: Any) -> Argument:
+        if isinstance(result, GivenContainer):
+            return self._given_container(result)
         if isinstance(result, CreatedObject):
             args = tuple(self._result(part) for part in result.args)
             kwargs = {name: self._result(part) for name, part in result.kwargs.items()}
@@ -191,17 +196,17 @@ class Builder(ValueNodes):
                 attribute = self.create_arg(module), name, self._result(value)
                 self.create_node("call_function", setattr, attribute, {})
                 continue
-            if isinstance(module, AssignedContainer):
-                container = self.nodes_of[id(module.found_in(self._made))][0]
+            if isinstance(module, GivenContainer):
+                container = self._given_container(module)
                 change = setattr if module.is_object else operator.setitem
-                made = container, name, self.create_arg(value)
+                made = container, name, self._result(value)
                 self.create_node("call_function", change, made, {})
                 continue
             if module is self.root or isinstance(module, dict):
                 owner: Any = self.create_arg(GraphOwner(module))
             else:
                 owner = self.create_node("get_attr", self.path_of_module(module), (), {})
-            target = (owner, name, self.create_arg(value))
+            target = (owner, name, self._result(value))
             self.create_node("call_function", checks.assign, target, {})
 
     # Events

@@ -3,7 +3,7 @@
 from typing import Any
 
 from calque.tracing.core.torch_settings import tracer_of_program
-from calque.tracing.graph.checks import of_generator
+from calque.tracing.graph.random_calls import of_generator
 from calque.upstream import torch_c
 
 

@@ -40,8 +40,8 @@ class CreatedObject(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class AssignedContainer(NamedTuple):
-    """A dictionary or object among the arguments that the program has assigned to.
+class GivenContainer(NamedTuple):
+    """A list, dictionary or object among the arguments, which the program returns or assigns to.
 
     Attributes:
         path: the name of the argument, followed by keys, indices, or names of fields.
@@ -61,10 +61,10 @@ class AssignedContainer(NamedTuple):
 
 def place_of(
     wanted: dict[Any, Any], given: Any, path: tuple[Any, ...] = ()
-) -> AssignedContainer | None:
+) -> GivenContainer | None:
     """Returns the path in the arguments to a dictionary, or to the object that it belongs to."""
     if given is wanted:
-        return AssignedContainer(path, False)
+        return GivenContainer(path, False)
     parts: Any = ()
     if isinstance(given, dict):
         parts = given.items()
@@ -72,10 +72,30 @@ def place_of(
         parts = enumerate(given)
     elif _is_record(given):
         if vars(given) is wanted:
-            return AssignedContainer(path, True)
+            return GivenContainer(path, True)
         parts = ((field.name, getattr(given, field.name)) for field in dataclasses.fields(given))
     places = (place_of(wanted, part, (*path, key)) for key, part in parts)
     return next((place for place in places if place is not None), None)
+
+
+def containers_in(given: Any, path: tuple[Any, ...] = ()) -> dict[int, GivenContainer]:
+    """Returns the places of the lists, dictionaries and objects in the arguments, by their ids."""
+    parts: Any = ()
+    if type(given) is torch.Size:
+        return {}
+    if isinstance(given, dict):
+        parts = given.items()
+    elif isinstance(given, (tuple, list)):
+        parts = enumerate(given)
+    elif _is_record(given):
+        parts = ((field.name, getattr(given, field.name)) for field in dataclasses.fields(given))
+    else:
+        return {}
+    found = {} if isinstance(given, tuple) or not path else {id(given): GivenContainer(path, False)}
+    for key, part in parts:
+        for one, place in containers_in(part, (*path, key)).items():
+            found.setdefault(one, place)
+    return found
 
 
 def _is_record(value: object) -> bool:
@@ -148,6 +168,8 @@ def result_of(recorder: Any, result: Any) -> Any:
         return found
     if isinstance(result, base_types) or result is None:
         return result
+    if id(result) in recorder.given_containers:
+        return recorder.given_containers[id(result)]
     if is_plain(result):
         if isinstance(result, dict):
             return {key: result_of(recorder, part) for key, part in result.items()}

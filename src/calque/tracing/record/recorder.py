@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 from calque.state import call_watched, unwatched
 from calque.tracing.core.origins import program_frame
 from calque.tracing.core.scope import Scope
-from calque.tracing.graph.checks import fresh, make_generator, manual_seed, set_random_state
+from calque.tracing.graph.checks import fresh
+from calque.tracing.graph.random_calls import make_generator, manual_seed, set_random_state
 from calque.tracing.record.arguments import ArgumentValues, takes_data
 from calque.tracing.record.contexts import RecordedContexts
 from calque.tracing.record.escapes import Escape
@@ -82,6 +83,7 @@ class Recorder(WithinTrace):
         self.scope: Scope = Scope("", None)
         self.values: Values = Values()
         self.given: set[RunValue] = set()
+        self.given_containers: dict[int, Any] = {}
         self.arguments: ArgumentValues = ArgumentValues(self)
         self._contexts = RecordedContexts(self)
         self.ended = False

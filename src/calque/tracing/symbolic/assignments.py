@@ -92,12 +92,12 @@ class Assignments:
             if value is MISSING or not has_proxy((value,)):
                 continue
             if module is self._tracer.root:
-                owner: Any = root
+                owner = self._tracer.create_arg(root)
             else:
                 path = self._tracer.path_of_module(module)
-                owner = torch.fx.Proxy(self._tracer.create_node("get_attr", path, (), {}))
-            target = (owner, name, value)
-            self._tracer.create_proxy("call_function", checks.assign, target, {})
+                owner = self._tracer.create_node("get_attr", path, (), {})
+            target = (owner, name, self._tracer.results.held(value))
+            self._tracer.create_node("call_function", checks.assign, target, {})
 
     def undo(self) -> list[Change]:
         """Restore each attribute to its value before the run; returns the changes."""

@@ -20,6 +20,8 @@ class Assumptions:
             the program may check which of the two it got.
         asks_identity, asks_class: whether the program may compare tensors with `is`, or check their
             classes.
+        containers: the lists, dictionaries and objects among the inputs, by name.
+        changes_containers: whether the program changes one of them.
         last_input: the last node that belongs to the inputs.
         settings: the settings of PyTorch that were read, with arguments and results.
         modes: the training mode of each module that reads it, by path.
@@ -31,6 +33,8 @@ class Assumptions:
         self.may_be_left_out: set[str] = set()
         self.asks_identity: bool = False
         self.asks_class: bool = False
+        self.containers: list[tuple[Node, str]] = []
+        self.changes_containers: bool = False
         self.last_input: Node | None = None
         self.settings: dict[tuple[str, tuple[Any, ...]], Any] = {}
         self.modes: dict[str, bool] = {}
@@ -66,10 +70,12 @@ class Assumptions:
         self.modes.update(other.modes)
         self.asks_identity |= other.asks_identity
         self.asks_class |= other.asks_class
+        self.changes_containers |= other.changes_containers
 
     def move(self, nodes: dict[Node, Node]) -> None:
         """Replace the inputs' nodes."""
         self.inputs = [(nodes[node], name, looks) for node, name, looks in self.inputs]
+        self.containers = [(nodes[node], name) for node, name in self.containers]
         self.last_input = None if self.last_input is None else nodes.get(self.last_input)
 
     def insert_checks(self, graph: Graph) -> None:
@@ -98,3 +104,6 @@ class Assumptions:
         if self.asks_identity and len(self.inputs) > 1:
             names = ", ".join(name for _, name, _ in self.inputs)
             graph.call_function(checks.expect_distinct, (names, *(n for n, *_ in self.inputs)))
+        if self.changes_containers and len(self.containers) > 1:
+            names = ", ".join(name for _, name in self.containers)
+            graph.call_function(checks.expect_separate, (names, *(n for n, _ in self.containers)))

@@ -14,7 +14,12 @@ from calque.tracing.core.origins import is_engine
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.refusals import refuse_because
 from calque.tracing.core.torch_settings import tracer_of_program
-from calque.tracing.graph.checks import forked_state, manual_seed, random_state, set_random_state
+from calque.tracing.graph.random_calls import (
+    forked_state,
+    manual_seed,
+    random_state,
+    set_random_state,
+)
 from calque.upstream import torch_c
 
 _OF_PYTHON = "random randint randrange uniform choice choices sample shuffle gauss normalvariate"

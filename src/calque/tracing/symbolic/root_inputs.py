@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from types import CodeType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -125,15 +125,17 @@ def _like(tracer: "SymbolicTracer", node: Node, name: str, value: object) -> Any
         _expect_container(tracer, node, name, value)
         parts = [_part(tracer, node, i, f"{name}[{i}]", part) for i, part in enumerate(value)]
         build: Any = type(value)
-        return _watched(tracer, node, build(*parts) if hasattr(value, "_fields") else build(parts))
+        made = build(*parts) if hasattr(value, "_fields") else build(parts)
+        return _watched(tracer, node, name, made, value)
     if isinstance(value, dict):
         _expect_container(tracer, node, name, value)
         made = copy.copy(value)
         for key, part in value.items():
             made[key] = _part(tracer, node, key, f"{name}[{key!r}]", part)
-        return _watched(tracer, node, made)
+        return _watched(tracer, node, name, made, value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _watched(tracer, node, _of_dataclass(tracer, node, name, value))
+        made = _of_dataclass(tracer, node, name, value)
+        return _watched(tracer, node, name, made, value)
     if not isinstance(value, torch.nn.Module) and _holds_tensors(value):
         refuse_because(
             tracer,
@@ -182,10 +184,13 @@ def _holds_tensors(value: object) -> bool:
     return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
 
 
-def _watched(tracer: "SymbolicTracer", node: Node, container: object) -> Any:
+def _watched(
+    tracer: "SymbolicTracer", node: Node, name: str, container: object, example: object
+) -> Any:
     tracer.nodes_of[id(container)] = node, container
     if not isinstance(container, tuple):
-        tracer.containers.append((node, container, copy.copy(container)))
+        tracer.containers.append((node, container, copy.copy(container), example))
+        tracer.assumed.containers.append((node, name))
     return container
 
 
@@ -198,34 +203,56 @@ def _moved(before: dict[Any, Any], after: dict[Any, Any]) -> list[Any]:
 
 def write_back(tracer: "SymbolicTracer") -> None:
     """Record the program's changes of argument lists and dictionaries."""
-
-    def record(function: object, *args: Any) -> None:
-        tracer.create_proxy("call_function", function, args, {})
-
-    for node, container, before in tracer.containers:
-        given, change = torch.fx.Proxy(node), operator.setitem
-        if dataclasses.is_dataclass(container) and not isinstance(container, dict):
-            container, before = attributes_of(container), attributes_of(before)
-            change = setattr
-        if isinstance(container, list):
-            if [*map(id, container)] != [*map(id, before)]:
-                record(operator.setitem, given, slice(None), list(container))
-            continue
-        moved = _moved(before, container) if change is operator.setitem else ()
-        for key in (*(before.keys() - container.keys()), *moved):
-            record(operator.delitem, given, key)
-        for key, value in container.items():
-            if key not in before or key in moved or value is not before[key]:
-                record(change, given, key, value)
+    held = tracer.results.held
+    for node, container, before, _ in tracer.containers:
+        for function, key, *values in _changes(container, before):
+            if not tracer.assumed.changes_containers:
+                _refuse_repeated(tracer)
+            tracer.assumed.changes_containers = True
+            made = [[*map(held, v)] if isinstance(container, list) else held(v) for v in values]
+            arguments = node, tracer.create_arg(key), *made
+            tracer.create_node("call_function", function, arguments, {})
     for proxy in list(tracer.annotated.values()):
-        held = {key: value for key, value in vars(proxy).items() if key not in OWN}
+        attributes = {key: value for key, value in vars(proxy).items() if key not in OWN}
         before = tracer.annotated_before.get(id(proxy), {})
-        for key in before.keys() - held.keys():
-            record(delattr, proxy, key)
-        for key, value in held.items():
+        for key in before.keys() - attributes.keys():
+            tracer.create_node("call_function", delattr, (proxy.node, key), {})
+        for key, value in attributes.items():
             if key not in before or value is not before[key]:
-                made = tracer.result_argument(value)
+                made = held(value)
                 tracer.create_node("call_function", setattr, (proxy.node, key, made), {})
+
+
+def _changes(container: Any, before: Any) -> Iterator[tuple[Any, ...]]:
+    """Yields the calls, without their first argument, that repeat the changes of a container."""
+    change: Any = operator.setitem
+    if dataclasses.is_dataclass(container) and not isinstance(container, dict):
+        container, before = attributes_of(container), attributes_of(before)
+        change = setattr
+    if isinstance(container, list):
+        if [*map(id, container)] != [*map(id, before)]:
+            yield operator.setitem, slice(None), container
+        return
+    moved = _moved(before, container) if change is operator.setitem else ()
+    for key in (*(before.keys() - container.keys()), *moved):
+        yield (operator.delitem if change is operator.setitem else delattr), key
+    for key, value in container.items():
+        if key not in before or key in moved or value is not before[key]:
+            yield change, key, value
+
+
+def _refuse_repeated(tracer: "SymbolicTracer") -> None:
+    """Refuse a change of arguments among which one container is passed twice."""
+    names: dict[int, str] = {}
+    for (*_, example), (_, name) in zip(tracer.containers, tracer.assumed.containers):
+        other = names.setdefault(id(example), name)
+        if other != name:
+            refuse_because(
+                tracer,
+                f"{other} and {name} are one {type(example).__name__}, and the program changes a "
+                "container among its arguments, which a graph would do to one of the two only",
+                "Pass copies, or do not change the arguments.",
+            )
 
 
 def writing_back(tracer: "SymbolicTracer", program: Callable[..., Any]) -> Callable[..., Any]:

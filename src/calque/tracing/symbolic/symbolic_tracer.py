@@ -89,7 +89,7 @@ class SymbolicTracer(AbstractTracer):
         self.decorated: bool = False
         self._members: dict[Node, torch.Tensor] = {}
         self.deferred: list[tuple[Any, tuple[Any, ...]]] = []
-        self.containers: list[tuple[Node, Any, Any]] = []
+        self.containers: list[tuple[Node, Any, Any, Any]] = []
         # Tensors whose Python attributes the program has changed.
         self.annotated: dict[int, Any] = {}
         self.annotated_before: dict[int, dict[str, Any]] = {}
@@ -105,6 +105,7 @@ class SymbolicTracer(AbstractTracer):
         self.refused_at: tuple[int, int] | None = None
         self.contexts: Contexts = Contexts(self)
         self.constants: Constants = Constants(self)
+        self.results: GraphResults = GraphResults(self)
         self.assignments: Assignments = Assignments(self)
         self.leaves: ModuleLeaves = ModuleLeaves({})
 
@@ -166,7 +167,7 @@ class SymbolicTracer(AbstractTracer):
 
     def result_argument(self, value: object) -> Argument:
         """Lowers the program's result; objects of classes unknown to graphs are rebuilt."""
-        return GraphResults(self).argument(value)
+        return self.results.argument(value)
 
     def call_module(
         self,

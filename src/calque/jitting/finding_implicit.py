@@ -11,7 +11,12 @@ import torch
 from calque.device.memory.cell import Cell, cell_of
 from calque.jitting.appended_items import hidden_in
 from calque.jitting.arguments import Arguments
-from calque.jitting.implicit_arguments import GradientOf, HeldIn, Implicit
+from calque.jitting.implicit_arguments import (
+    GradientAmongArguments,
+    GradientOf,
+    HeldIn,
+    Implicit,
+)
 from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.python_effects import PythonState, Rebound
 from calque.jitting.recording import Target
@@ -63,11 +68,16 @@ class ImplicitFinder:
         self._known = known
         self._arguments = arguments
         self._values = values
+        self._unread: dict[Cell, list[tuple[Tensor, Tensor]]] = {}
+        self._elsewhere: set[Cell] = set()
+        self._count = len(arguments.stand_ins)
+        self._positions: dict[int, int] = {}
 
     def find(self, rebound: list[Rebound], tensors: dict[int, Tensor]) -> None:
         """Find them; `tensors` has all tensors that the function reaches, by id."""
         given = set(map(id, self._arguments.stand_ins))
         hidden = hidden_in(self._state.snapshot, self._state.appended, given)
+        hidden = self._arguments.replaced.union(hidden)
         found = (tensor for key, tensor in tensors.items() if key not in hidden)
         counts = Counter(cell_of(t) for t in found if is_tensor(t))
         rebound = [*rebound, *self._state.freed]
@@ -91,19 +101,46 @@ class ImplicitFinder:
 
     def _find_gradients(self, counts: Counter[Cell]) -> None:
         arguments = self._arguments
-        positions = {id(t): i for i, t in enumerate(arguments.stand_ins)}
-        found = self._known.gradients()
-        # A gradient that several tensors share does not belong to one of them.
-        counts.update(cell_of(one) for one in found.values() if one is not None)
-        for key, tensor in self._known.tensors.items():
-            gradient = found[key]
-            if gradient is None or cell_of(gradient) not in self._values:
-                continue
-            if counts[cell_of(gradient)] > 1 or self._is_argument(cell_of(gradient)):
-                self.fixed.append((tensor, gradient))
-            else:
-                target = target_of(tensor, positions, arguments.pinned)
-                self._add(GradientOf(target), [gradient])
+        self._elsewhere.update(counts.keys() - arguments.indexes.keys())
+        self._elsewhere.update(cell for cell, _ in arguments.pinned.values())
+        self._positions.update((id(t), i) for i, t in enumerate(arguments.stand_ins))
+        for key, gradient in self._known.gradients().items():
+            if gradient is not None and vars(gradient):
+                self._state.unrepeatable.append("a gradient has Python attributes")
+            if gradient is not None and is_tensor(gradient):
+                pair = self._known.tensors[key], gradient
+                self._unread.setdefault(cell_of(gradient), []).append(pair)
+        for cell in [cell for cell in self._unread if cell in self._values]:
+            self.moved(cell)
+
+    def moved(self, cell: Cell) -> list[tuple[Tensor, int | None]]:
+        """Note gradients from before the trace that the program reads, or that outlive it elsewhere.
+
+        Args:
+            cell: their memory.
+
+        Returns:
+            Those not noted before, with the index by which each call passes them, if it does.
+        """
+        pairs = self._unread.pop(cell, ())
+        return [(gradient, self._note(tensor, gradient)) for tensor, gradient in pairs]
+
+    def _note(self, tensor: Tensor, gradient: Tensor) -> int | None:
+        arguments, cell = self._arguments, cell_of(gradient)
+        target = target_of(tensor, self._positions, arguments.pinned)
+        index = self._positions.get(id(gradient), arguments.indexes.get(cell, self._count))
+        is_among = index < self._count and index not in arguments.pinned
+        if is_among:
+            is_argument = arguments.stand_ins[index] is gradient
+            self._add(GradientAmongArguments(target, index, is_argument), [])
+            if is_argument:
+                return index
+        if is_among or cell in self._elsewhere or vars(gradient):
+            self.fixed.append((tensor, gradient))
+            return None
+        index = self._add(GradientOf(target), [gradient])
+        self._positions[id(gradient)] = index
+        return index
 
     def _held_alone(self, places: list[Rebound]) -> list[Rebound]:
         """Returns the variables whose tensors and containers are not in other variables of the
@@ -140,10 +177,13 @@ class ImplicitFinder:
         gradient = tensor.grad if before is None else before.gradient
         return gradient is None and not is_hooked(tensor)
 
-    def _add(self, source: Implicit, tensors: list[Any]) -> None:
+    def _add(self, source: Implicit, tensors: list[Any]) -> int:
+        """Returns the index of the first of the tensors among the arguments."""
         self.found.append((source, tensors))
+        first = len(self._arguments.stand_ins)
         for tensor in tensors:
             if is_tensor(tensor):
                 indexes = self._arguments.indexes
                 indexes.setdefault(cell_of(tensor), len(self._arguments.stand_ins))
             self._arguments.stand_ins.append(tensor)
+        return first

@@ -43,7 +43,7 @@ class TraceRecording:
         flags: tensors whose `requires_grad` changes, with the new flag.
         survivors: other cells created in the trace that outlive it.
         count: the number of leaves in a call's arguments.
-        sharing: how the implicit arguments share storages.
+        sharing: how the implicit arguments share storages, and which are one tensor.
         pinned: arguments that are also part of the state.
         stored: arguments whose whole storage is the input, with their required position in it.
         optimizers: the optimizers that stepped.

@@ -65,6 +65,7 @@ class Describer:
         hooked: whether tensors between views and their bases may have hooks.
         known: the objects that existed before the trace, by id.
         moved: the memory of tensors from outside that the function replaced by other.
+        gradients: notes gradients from before the trace over this memory (see `ImplicitFinder`).
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
@@ -86,6 +87,7 @@ class Describer:
         hooked: bool,
         known: Mapping[int, Any],
         moved: weakref.WeakSet[Cell],
+        gradients: Callable[[Cell], list[tuple[torch.Tensor, int | None]]],
     ) -> None:
         self.lifting = lifting
         self.arrays: list[Array] = []
@@ -103,12 +105,13 @@ class Describer:
         self._host_leaves = [one for one in leaves if is_on_host(one)]
         self._host = HostResults(known)
         self._handles = handles
-        self._outside = outside
+        self._outside = dict(outside)
         self._stored = stored
         self._count = count
         self._unrepeatable = unrepeatable
         self._hooked = hooked
         self._moved = moved
+        self._gradients = gradients
         self.number: Callable[[Any], Any] = lambda value: None
 
     def describe(self, value: object) -> Any:
@@ -176,6 +179,7 @@ class Describer:
     def _described(self, value: Any) -> Description:
         if not is_tensor(value):
             return self._other(value)
+        self._find_gradients(cell_of(value))
         index = self._arguments.get(id(value))
         if index is not None:
             return self._argument(index)
@@ -196,6 +200,15 @@ class Describer:
             self._plain.append((made, value))
             return made
         return self._over_outside(value)
+
+    def _find_gradients(self, cell: Cell) -> None:
+        """Let each call find the gradients from before the trace over this memory."""
+        for gradient, index in self._gradients(cell):
+            if index is None:
+                self._outside[id(gradient)] = gradient
+            else:
+                self._arguments[id(gradient)] = index
+                self._cells.setdefault(cell, index)
 
     def _other(self, value: Any) -> Description:
         """Describes a value that is not a tensor on the device."""

@@ -114,7 +114,7 @@ class ImplicitFinder:
             self.moved(cell)
 
     def moved(self, cell: Cell) -> list[tuple[Tensor, int | None]]:
-        """Note gradients from before the trace that the program reads, or that outlive it elsewhere.
+        """Note gradients from before the trace that the program reads, or that outlive it.
 
         Args:
             cell: their memory.

@@ -3,28 +3,19 @@
 """
 
 import weakref
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from jax import Array
-from jax.core import Tracer
 
 from calque.device.backend.printing import refuse_kept
 from calque.device.memory.cell import Cell, cell_of, view_of
 from calque.device.memory.geometry import View, contiguous_strides
 from calque.device.runtime.dtypes import to_torch
-from calque.errors import unrepeatable
 from calque.jitting.known_tensors import uses_old_memory
+from calque.jitting.momentary_results import refuse_momentary
 from calque.program.gradients.escaping_tensors import Attached, Carried, Carriers
 from calque.program.gradients.graph_boundary import has_graph
 from calque.program.host_results import HostResults, is_on_host, is_shared_on_host, memory_of
@@ -119,40 +110,10 @@ class Describer:
 
         A tensor that is described twice becomes one object in each call.
         """
-        if type(value) in weakref.ProxyTypes:
-            raise unrepeatable(
-                "the function returns or stores a weakref.proxy of a tensor",
-                "which cannot be told from the tensor",
-                "Use weakref.ref.",
-            )
+        refuse_momentary(value)
         if not isinstance(value, torch.Tensor | np.ndarray | bytearray | memoryview):
             if type(value) is TracedFloat:
                 return self.number(value)
-            if isinstance(value, Awaitable | AsyncIterator):
-                code = getattr(value, "cr_code", None) or getattr(value, "ag_code", None)
-                made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
-                if isinstance(value, Coroutine):
-                    value.close()  # it will not be awaited
-                raise unrepeatable(
-                    f"the function returns or stores a {type(value).__name__}{made}",
-                    "which would run in only one call",
-                    "Jit the function that it awaits, which returns tensors.",
-                )
-            if isinstance(value, Iterator):
-                code = getattr(value, "gi_code", None)
-                made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
-                raise unrepeatable(
-                    f"the function returns or stores a {type(value).__name__}{made}",
-                    "which would yield its items in only one call",
-                    "Return a list of the items.",
-                )
-            if isinstance(value, Tracer):
-                raise unrepeatable(
-                    f"the function returns or stores an array of JAX of shape {value.shape}",
-                    "which has no values while the function is traced",
-                    "Make it a tensor, with calque.to_torch(array), and take calque.to_jax(tensor) "
-                    "of what the call gives.",
-                )
             if isinstance(value, str):
                 refuse_kept(value)
             return Constant(value)

@@ -16,7 +16,7 @@ Seen = Iterator[Any]
 
 @program(states=2)
 def gradient_returned_unused(case: Case) -> Seen:
-    w = nn.Parameter(case.x)
+    w: Any = nn.Parameter(case.x)
     f = case.fn(lambda x: (w.grad, x * 2))
     for i in range(6):
         w.grad = case.x * i if i not in (0, 4) else None
@@ -26,7 +26,7 @@ def gradient_returned_unused(case: Case) -> Seen:
 
 @program
 def gradient_returned_and_replaced(case: Case) -> Seen:
-    w = nn.Parameter(case.x)
+    w: Any = nn.Parameter(case.x)
     w.grad = case.x * 5
 
     def f(x):
@@ -41,7 +41,8 @@ def gradient_returned_and_replaced(case: Case) -> Seen:
 
 @program(states=2)
 def gradient_kept_in_a_dict_before_the_next(case: Case) -> Seen:
-    w, keep = nn.Parameter(case.x), {}
+    w: Any = nn.Parameter(case.x)
+    keep: Any = {}
 
     def f(x):
         keep["last"] = w.grad
@@ -56,7 +57,8 @@ def gradient_kept_in_a_dict_before_the_next(case: Case) -> Seen:
 
 @program(each_call=True)
 def gradient_moved_to_another_parameter(case: Case) -> Seen:
-    w, v = nn.Parameter(case.x), nn.Parameter(case.x)
+    w: Any = nn.Parameter(case.x)
+    v: Any = nn.Parameter(case.x)
 
     def f(x):
         v.grad = w.grad
@@ -71,7 +73,8 @@ def gradient_moved_to_another_parameter(case: Case) -> Seen:
 
 @program
 def gradients_of_two_parameters_swapped(case: Case) -> Seen:
-    w, v = nn.Parameter(case.x), nn.Parameter(case.x)
+    w: Any = nn.Parameter(case.x)
+    v: Any = nn.Parameter(case.x)
     w.grad, v.grad = case.x * 5, case.x * 2
 
     def f(x):
@@ -88,7 +91,7 @@ def gradients_of_two_parameters_swapped(case: Case) -> Seen:
 
 @program
 def views_of_a_gradient_that_is_not_read(case: Case) -> Seen:
-    w = nn.Parameter(case.rows)
+    w: Any = nn.Parameter(case.rows)
     w.grad = case.rows * 5
 
     def f(x):
@@ -107,7 +110,8 @@ def views_of_a_gradient_that_is_not_read(case: Case) -> Seen:
 
 @program(each_call=True)
 def gradient_that_is_an_argument_too(case: Case) -> Seen:
-    w, v = nn.Parameter(case.x), nn.Parameter(case.x)
+    w: Any = nn.Parameter(case.x)
+    v: Any = nn.Parameter(case.x)
     w.grad = case.x * 5
 
     def f(g, computes):
@@ -125,7 +129,7 @@ def gradient_that_is_an_argument_too(case: Case) -> Seen:
 
 @program(each_call=True)
 def gradient_passed_beside_its_parameter(case: Case) -> Seen:
-    ps = [nn.Parameter(case.x * i) for i in range(3)]
+    ps: list[Any] = [nn.Parameter(case.x * i) for i in range(3)]
 
     def f(p, g):
         with torch.no_grad():
@@ -142,7 +146,7 @@ def gradient_passed_beside_its_parameter(case: Case) -> Seen:
 
 @program(each_call=True)
 def part_of_a_gradient_as_an_argument(case: Case) -> Seen:
-    w = nn.Parameter(case.rows)
+    w: Any = nn.Parameter(case.rows)
 
     def f(g, writes):
         if writes:
@@ -160,7 +164,7 @@ def part_of_a_gradient_as_an_argument(case: Case) -> Seen:
 
 @program(each_call=True)
 def gradient_in_a_dict_too(case: Case) -> Seen:
-    w = nn.Parameter(case.x)
+    w: Any = nn.Parameter(case.x)
     w.grad = case.x * 5
     keep = {"g": w.grad}
     f = case.fn(lambda x: (w.grad, keep["g"], x * 2))
@@ -176,7 +180,8 @@ def gradient_in_a_dict_too(case: Case) -> Seen:
 
 @program(each_call=True)
 def gradient_exchanged_with_an_attribute(case: Case) -> Seen:
-    w, t = nn.Parameter(case.x), types.SimpleNamespace()
+    w: Any = nn.Parameter(case.x)
+    t: Any = types.SimpleNamespace()
     w.grad = t.prev = case.x * 5
 
     def f(x):
@@ -197,7 +202,8 @@ def gradient_exchanged_with_an_attribute(case: Case) -> Seen:
 
 @program(each_call=True)
 def gradient_shared_by_two_parameters(case: Case) -> Seen:
-    w, v = nn.Parameter(case.x), nn.Parameter(case.x)
+    w: Any = nn.Parameter(case.x)
+    v: Any = nn.Parameter(case.x)
     w.grad = v.grad = case.x * 5
 
     def f(x):
@@ -219,7 +225,8 @@ def gradient_shared_by_two_parameters(case: Case) -> Seen:
 
 @program(each_call=True)
 def attributes_of_a_gradient(case: Case) -> Seen:
-    w, seen = nn.Parameter(case.x), {}
+    w: Any = nn.Parameter(case.x)
+    seen: Any = {}
 
     def f(x):
         if (g := w.grad) is not None:

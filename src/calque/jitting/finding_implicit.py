@@ -80,24 +80,28 @@ class ImplicitFinder:
         hidden = self._arguments.replaced.union(hidden)
         found = (tensor for key, tensor in tensors.items() if key not in hidden)
         counts = Counter(cell_of(t) for t in found if is_tensor(t))
-        rebound = [*rebound, *self._state.freed]
-        for place in self._held_alone(rebound) if rebound else ():
-            self._find_held(place, counts)
+        places = [*rebound, *self._state.freed]
+        held = self._held() if places else Counter()
+        # What another variable holds, too, may differ only if that variable may.
+        while (may := self._free_of(places, held, counts)) != places:
+            places = may
+        for place in places:
+            self.free.append((place.holder, place.key))
+            self._add(HeldIn(place), place.before)
         self._find_gradients(counts)
         self._state.freed.clear()
 
-    def _find_held(self, place: Rebound, counts: Counter[Cell]) -> None:
+    def _may_differ(self, place: Rebound, counts: Counter[Cell]) -> bool:
         tensors = [t for t in place.before if is_tensor(t)]
         cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
         alone = all(counts[c] <= cells.count(c) and not self._is_argument(c) for c in cells)
-        if tensors and alone and all(map(self._is_replaceable, tensors)):
-            self.free.append((place.holder, place.key))
-            self._add(HeldIn(place), place.before)
+        return bool(tensors) and alone and all(map(self._is_replaceable, tensors))
 
     def _is_argument(self, cell: Cell) -> bool:
         """Returns True if an argument of the call has the memory, too."""
         arguments = self._arguments
-        return cell in arguments.indexes or any(c is cell for c, _ in arguments.pinned.values())
+        index = arguments.indexes.get(cell, self._count)
+        return index < self._count or any(c is cell for c, _ in arguments.pinned.values())
 
     def _find_gradients(self, counts: Counter[Cell]) -> None:
         arguments = self._arguments
@@ -142,10 +146,8 @@ class ImplicitFinder:
         self._positions[id(gradient)] = index
         return index
 
-    def _held_alone(self, places: list[Rebound]) -> list[Rebound]:
-        """Returns the variables whose tensors and containers are not in other variables of the
-        state.
-        """
+    def _held(self) -> Counter[int]:
+        """Returns how often the variables of the state hold each object, by id."""
         held: Counter[int] = Counter()
         for row in self._state.snapshot.rows.values():
             stack = [] if row in self._state.appended else list(row.before.values())
@@ -154,6 +156,14 @@ class ImplicitFinder:
                 held[id(value)] += 1
                 if isinstance(value, tuple):
                     stack += value
+        return held
+
+    def _free_of(
+        self, places: list[Rebound], held: Counter[int], counts: Counter[Cell]
+    ) -> list[Rebound]:
+        """Returns the variables whose tensors and containers may differ, and are in no other
+        variable of the state.
+        """
         before = [(place, place.holder.before[place.key]) for place in places]
         given = Counter(id(value) for _, value in before)
         given.update(
@@ -162,7 +172,8 @@ class ImplicitFinder:
         return [
             place
             for place, value in before
-            if all(
+            if self._may_differ(place, counts)
+            and all(
                 held[id(one)] <= given[id(one)]
                 for one in (value, *place.before)
                 if type(one) not in ATOMIC

@@ -1,5 +1,6 @@
 """Tensors of the state that others replace between calls, as a loop does with a hidden state."""
 
+import collections
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -113,3 +114,60 @@ def tensor_exchanged_for_one_with_a_gradient(case: Case) -> Seen:
     yield s.weight
     s.weight = case.x * 7
     yield f(case.x)
+
+
+@program(each_call=True)
+def frames_in_a_list_and_in_a_deque_that_turns(case: Case) -> Seen:
+    frames = [case.x * i for i in range(4)]
+    turning = collections.deque(frames)
+
+    def f(x):
+        old = frames.pop(0)
+        frames.append(x)
+        turning.rotate(1)
+        return old, turning[0]
+
+    f = case.fn(f)
+    for i in range(7):
+        yield f(case.x + i), frames, turning
+
+
+@program(each_call=True)
+def tensors_exchanged_between_two_dicts(case: Case) -> Seen:
+    a = {"x": case.x, "y": case.x * 2}
+    b = dict(a)
+
+    def f(x):
+        a["x"], b["y"] = b["y"], a["x"]
+        a["n"] = x
+        return a["y"], b["x"], a["x"]
+
+    f = case.fn(f)
+    for i in range(10):
+        yield f(case.x + i), a, b
+        if i == 3:
+            b["x"] = a["n"]
+        if i == 5:
+            a["y"] = b["x"]
+        if i == 7:
+            a.update(b)
+
+
+@program(each_call=True)
+def tensor_in_a_variable_and_in_a_pair_with_a_parameter(case: Case) -> Seen:
+    p, b = nn.Parameter(case.x), types.SimpleNamespace(a=case.x)
+    b.pair = (b.a, p)
+
+    def f(x):
+        old = b.a
+        b.a = b.pair[0] + x
+        b.pair = (old, p)
+        return old, b.pair[0]
+
+    f = case.fn(f)
+    for i in range(7):
+        yield f(case.x + i), b
+        if i == 2:
+            b.a = b.pair[0]
+        if i == 4:
+            b.a = case.x * 2

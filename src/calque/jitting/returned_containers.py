@@ -144,7 +144,7 @@ class Containers:
         """Returns the description of a leaf."""
         if id(leaf) in self._given:
             return ArgumentContainer(self._given[id(leaf)])
-        if id(leaf) in self._outside:
+        if id(leaf) in self._outside and not isinstance(leaf, torch.Tensor):
             return Constant(leaf)
         if id(leaf) in self._kept:
             known = self._described.get(id(leaf))

@@ -171,3 +171,50 @@ def tensor_in_a_variable_and_in_a_pair_with_a_parameter(case: Case) -> Seen:
             b.a = b.pair[0]
         if i == 4:
             b.a = case.x * 2
+
+
+@program
+def parameter_returned_that_takes_turns(case: Case) -> Seen:
+    s = types.SimpleNamespace(a=nn.Parameter(case.x), b=nn.Parameter(case.x * 2))
+
+    def f(x):
+        s.a, s.b = s.b, s.a
+        return s.a, [s.b], x * s.a
+
+    f = case.fn(f)
+    for i in range(6):
+        yield f(case.x), s
+        if i == 3:
+            s.b = nn.Parameter(case.x * 3)
+
+
+@program(each_call=True)
+def weights_swapped_at_every_other_call(case: Case) -> Seen:
+    a, b, steps = case.linear(), case.linear(), [0]
+
+    def f(x):
+        steps[0] += 1
+        if steps[0] % 2 == 0:
+            a.weight, b.weight = b.weight, a.weight
+        return a(x) - b(x), a.weight
+
+    f = case.fn(f)
+    for i in range(7):
+        yield f(case.rows + i), a, b
+        if i == 3:
+            with torch.no_grad():
+                a.weight.add_(1)
+
+
+@program
+def list_of_parameters_that_turns(case: Case) -> Seen:
+    ps = nn.ParameterList(nn.Parameter(case.x * i) for i in range(1, 4))
+
+    def f(x):
+        first = ps[0]
+        ps[0], ps[1], ps[2] = ps[1], ps[2], first
+        return first, (ps[0] * x).sum()
+
+    f = case.fn(f)
+    for _ in range(6):
+        yield f(case.x), ps

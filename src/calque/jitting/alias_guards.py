@@ -88,6 +88,7 @@ class SharingGuard:
         pinned: the cells of arguments that are part of the state.
         state: the cells of the state.
         writes: whether the program writes to anything.
+        others: the tensors that the leaves must not be, by id.
     """
 
     guarded = "tensors that the function rebinds, and shared memory"
@@ -99,7 +100,9 @@ class SharingGuard:
         pinned: Mapping[int, tuple[Cell, int]],
         state: Set[Cell],
         writes: bool,
+        others: Mapping[int, torch.Tensor],
     ) -> None:
+        self._others = others
         self._sources = sources
         self._arrangement = expected
         self._pinned = {cell for cell, _ in pinned.values()}
@@ -118,6 +121,9 @@ class SharingGuard:
                 self._reason = source.why()
                 return False
             found += own
+        if self._others and not self._others.keys().isdisjoint(map(id, found)):
+            self._reason = "a tensor that the function rebinds now is another one of its state, too"
+            return False
         if not self._writes:
             # Which of several tensors is returned or kept is known only of an equal arrangement.
             if not self._arrangement or arrangement(found) == self._arrangement:

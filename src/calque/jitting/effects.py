@@ -1,9 +1,12 @@
 """The changes that each call of a program makes to Python state."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from calque.jitting.owned_objects import is_made_key
 from calque.program.results import Containers, Made
 from calque.state import Row
 from calque.state.created_values import ValuesTemplate
@@ -32,6 +35,7 @@ class RowChange:
         counts: whether the values are added to the row's numbers.
         appends: whether they are appended to a list; at its left if `at_left`.
         described: what is appended, in comparable form, if each trace finds it.
+        made: the positions of keys that each call creates or finds, whose values follow the others.
     """
 
     row: Row
@@ -42,6 +46,12 @@ class RowChange:
     appends: bool = False
     at_left: bool = False
     described: tuple[Any, ...] = ()
+    made: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of values, with those for the keys that each call creates."""
+        return len(self.keys) + len(self.made)
 
     def apply(self, values: list[Any], containers: Containers | None) -> None:
         """Make the change, in a call with these containers among the arguments."""
@@ -53,10 +63,14 @@ class RowChange:
         if self.path is not None:
             assert containers is not None
             row = type(row)(containers.at(self.path), row.path)
+        keys = self.keys
+        if self.made:
+            found = dict(zip(self.made, values[len(keys) :], strict=True))
+            keys = [found.get(i, key) for i, key in enumerate(keys)]
         if self.whole:
-            row.assign(dict(zip(self.keys, values)))
+            row.assign(dict(zip(keys, values)))
             return
-        for key, value in zip(self.keys, values):
+        for key, value in zip(keys, values):
             row.put(key, row.get(key) + value if self.counts else value)
 
 
@@ -78,6 +92,30 @@ class Rebound:
     spec_before: Any
     after: list[Any]
     spec_after: Any
+
+
+def assigned(
+    row: Row,
+    now: Mapping[Any, Any],
+    whole: bool,
+    path: tuple[Any, ...] | None,
+    known: Collection[int],
+) -> tuple[RowChange, list[Any]]:
+    """Returns the change of a row to these values by key, and the values for `RowChange.apply`.
+
+    Args:
+        known: the ids of the objects that existed before the trace.
+    """
+    keys = list(now)
+    made = [
+        i
+        for i, key in enumerate(keys if isinstance(row, DictRow) else ())
+        if isinstance(key, torch.Tensor) or is_made_key(key, known)
+    ]
+    values = [*now.values(), *(keys[i] for i in made)]
+    for i in made:
+        keys[i] = None
+    return RowChange(row, keys, whole, path, made=tuple(made)), values
 
 
 class Effects:
@@ -137,7 +175,7 @@ class Effects:
         numbers = [compute() for _, _, compute in self._computed]
         values = iter(self._template.build(make))
         for change in self._changes:
-            change.apply([next(values) for _ in change.keys], containers)
+            change.apply([next(values) for _ in range(change.count)], containers)
         for (row, key, _), number in zip(self._computed, numbers):
             row.put(key, number)
         returned = [next(values) for _ in range(self._returned)]

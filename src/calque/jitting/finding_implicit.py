@@ -20,6 +20,7 @@ from calque.jitting.implicit_arguments import (
 from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.python_effects import PythonState, Rebound
 from calque.jitting.recording import Target
+from calque.jitting.replaced_state import compares_tensors
 from calque.program.gradients.graph_boundary import is_hooked
 from calque.program.results import Existing, OwnTensor
 from calque.program.trees import is_tensor
@@ -52,6 +53,7 @@ class ImplicitFinder:
         found: their sources, with the tensors of the trace.
         free: keys of rows that may hold different tensors in each call.
         fixed: tensors whose gradient is also a variable, with these gradients.
+        others: the other tensors of the state, by id, if the function may tell which it has.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class ImplicitFinder:
         self.found: list[tuple[Implicit, list[Any]]] = []
         self.free: list[tuple[Row, Any]] = []
         self.fixed: list[tuple[Tensor, Tensor]] = []
+        self.others: dict[int, Tensor] = {}
         self._state = state
         self._known = known
         self._arguments = arguments
@@ -78,9 +81,11 @@ class ImplicitFinder:
         given = set(map(id, self._arguments.stand_ins))
         hidden = hidden_in(self._state.snapshot, self._state.appended, given)
         hidden = self._arguments.replaced.union(hidden)
-        found = (tensor for key, tensor in tensors.items() if key not in hidden)
-        counts = Counter(cell_of(t) for t in found if is_tensor(t))
-        places = [*rebound, *self._state.freed]
+        found = {key: one for key, one in tensors.items() if key not in hidden and is_tensor(one)}
+        counts = Counter(map(cell_of, found.values()))
+        # By `id`, code may find what is known of a tensor in places that nothing compares.
+        asks = self._state.snapshot.asks_identity
+        places = [] if asks else [*rebound, *self._state.freed]
         held = self._held() if places else Counter()
         # What another variable holds, too, may differ only if that variable may.
         while (may := self._free_of(places, held, counts)) != places:
@@ -88,6 +93,9 @@ class ImplicitFinder:
         for place in places:
             self.free.append((place.holder, place.key))
             self._add(HeldIn(place), place.before)
+        if places and compares_tensors(self._state.snapshot):
+            free = given.union(id(one) for place in places for one in place.before)
+            self.others = {key: one for key, one in found.items() if key not in free}
         self._find_gradients(counts)
         self._state.freed.clear()
 
@@ -150,7 +158,8 @@ class ImplicitFinder:
         """Returns how often the variables of the state hold each object, by id."""
         held: Counter[int] = Counter()
         for row in self._state.snapshot.rows.values():
-            stack = [] if row in self._state.appended else list(row.before.values())
+            keys = [key for key in row.before if isinstance(key, Tensor)]
+            stack = keys if row in self._state.appended else [*keys, *row.before.values()]
             while stack:
                 value = stack.pop()
                 held[id(value)] += 1

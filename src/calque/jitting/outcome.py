@@ -242,6 +242,7 @@ class Outcome:
     def _note_implicit(self) -> None:
         trace, recording = self._trace, self._recording
         recording.implicit = [source for source, _ in trace.implicit.found]
+        recording.others = trace.implicit.others
         recording.sharing = signature.arrangement(trace.stand_ins[len(trace.leaves) :])
         self._positions = {id(t): i for i, t in enumerate(trace.stand_ins)}
 

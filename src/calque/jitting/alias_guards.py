@@ -7,7 +7,7 @@ import torch
 
 from calque.device.memory.cell import Cell
 from calque.jitting.implicit_arguments import Implicit, form
-from calque.program.signature import sharing
+from calque.program.signature import arrangement
 from calque.program.trees import is_tensor
 
 Leaves = list[Any]
@@ -84,10 +84,11 @@ class SharingGuard:
 
     Args:
         sources: the sources of the leaves.
-        arrangement: which of them share storages.
+        expected: which of them share storages, or are one tensor.
         pinned: the cells of arguments that are part of the state.
         state: the cells of the state.
         writes: whether the program writes to anything.
+        others: the tensors that the leaves must not be, by id.
     """
 
     guarded = "tensors that the function rebinds, and shared memory"
@@ -95,13 +96,15 @@ class SharingGuard:
     def __init__(
         self,
         sources: Sequence[Implicit],
-        arrangement: Any,
+        expected: Any,
         pinned: Mapping[int, tuple[Cell, int]],
         state: Set[Cell],
         writes: bool,
+        others: Mapping[int, torch.Tensor],
     ) -> None:
+        self._others = others
         self._sources = sources
-        self._arrangement = arrangement
+        self._arrangement = expected
         self._pinned = {cell for cell, _ in pinned.values()}
         self._state = state
         self._writes = writes
@@ -118,9 +121,12 @@ class SharingGuard:
                 self._reason = source.why()
                 return False
             found += own
+        if self._others and not self._others.keys().isdisjoint(map(id, found)):
+            self._reason = "a tensor that the function rebinds now is another one of its state, too"
+            return False
         if not self._writes:
             # Which of several tensors is returned or kept is known only of an equal arrangement.
-            if not self._arrangement or sharing(found) == self._arrangement:
+            if not self._arrangement or arrangement(found) == self._arrangement:
                 return True
             self._reason = "tensors of the function's own state shared memory before"
             return False
@@ -129,7 +135,9 @@ class SharingGuard:
         if not self._state.isdisjoint((arguments - self._pinned) | implicit):
             self._reason = "an argument shares memory with the function's own state"
             return False
-        if found and (not implicit.isdisjoint(arguments) or sharing(found) != self._arrangement):
+        if found and (
+            not implicit.isdisjoint(arguments) or arrangement(found) != self._arrangement
+        ):
             self._reason = "tensors of the function's own state share memory"
             return False
         return True

@@ -31,6 +31,7 @@ class Arguments:
         pinned: arguments that are part of the state, with their cells and offsets.
         stored: arguments passed with their whole storage, with their positions in it.
         windows: the other arguments that are views.
+        replaced: the ids of the leaves for which the function gets another tensor.
     """
 
     def __init__(
@@ -41,15 +42,18 @@ class Arguments:
         self.stored: dict[int, Any] = {}
         self.windows: ViewWindows = ViewWindows()
         self._own = own
+        self._count = len(leaves)
         self._held_elsewhere = _held_elsewhere(leaves)
         self._with_storage = with_storage
         self._groups: dict[Cell, list[int]] = {}
         self.stand_ins: list[Any] = [
             self._stand_in(index, leaf) for index, leaf in enumerate(leaves)
         ]
+        self.replaced: set[int] = set()
         for leaf, stand_in in zip(leaves, self.stand_ins):
             if stand_in is not leaf:
                 vars(stand_in).update(vars(leaf))
+                self.replaced.add(id(leaf))
 
     def _stand_in(self, index: int, leaf: Any) -> Any:
         if not is_tensor(leaf):
@@ -113,9 +117,12 @@ class Arguments:
             raise SharesState(joined)
 
     def check_separable(self, written: Collection[Cell]) -> None:
-        """Raise Inseparable if a write to one argument would be visible in another."""
-        for indexes in self._groups.values():
-            cells = {cell_of(self.stand_ins[i]) for i in indexes}
+        """Raise Inseparable if a write to one argument would be visible in another, or in an
+        implicit one.
+        """
+        implicit = {cell_of(one) for one in self.stand_ins[self._count :] if is_tensor(one)}
+        for cell, indexes in self._groups.items():
+            cells = {cell_of(self.stand_ins[i]) for i in indexes} | ({cell} & implicit)
             if len(cells) > 1 and not cells.isdisjoint(written):
                 raise Inseparable(indexes)
 

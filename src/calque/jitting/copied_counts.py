@@ -19,7 +19,7 @@ from calque.program.traced_numbers import TracedFloat
 from calque.state import MISSING, Row, StateGuard
 from calque.state.contents import nested
 from calque.state.rows import ClassRow
-from calque.state.values import ATOMIC
+from calque.state.values import ATOMIC, is_same_key
 from calque.state.weak import WeakRow
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Counts:
 
     def stands_in(self, row: Row, key: Any) -> bool:
         """Returns True if a number stands for a variable."""
-        return any(one.row.owner is row.owner and one.key == key for one in self._all)
+        return any(one.row.owner is row.owner and is_same_key(one.key, key) for one in self._all)
 
     def find(self, rows: Iterable[Row]) -> None:
         """Find the variables among the rows of the trace."""
@@ -213,7 +213,7 @@ class CopiedCounts:
             return
         for row, key in guard.copied():
             known = any(Count(*place, 0).is_in(row) for place in self.places if place[1] == key)
-            refused = any(one.is_in(row) and one.key == key for one in self._refused)
+            refused = any(one.is_in(row) and is_same_key(one.key, key) for one in self._refused)
             if not (known or refused or isinstance(row, WeakRow)):
                 bare = copy.copy(row)
                 bare.before = {}  # which would keep alive what it holds
@@ -254,7 +254,7 @@ class CopiedCounts:
         self.places = tuple(
             (row, key)
             for row, key in self.places
-            if not any(one.row is row and one.key == key for one in found)
+            if not any(one.row is row and is_same_key(one.key, key) for one in found)
         )
 
 

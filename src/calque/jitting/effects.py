@@ -1,10 +1,13 @@
 """The changes that each call of a program makes to Python state."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from calque.jitting.owned_objects import is_made_key
 from calque.program.results import Containers, Made
 from calque.state import MISSING, Row, Snapshot
 from calque.state.created_values import ValuesTemplate
@@ -36,6 +39,7 @@ class RowChange:
         counts: whether the values are added to the row's numbers.
         appends: whether they are appended to a list; at its left if `at_left`.
         described: what is appended, in comparable form, if each trace finds it.
+        made: the positions of keys that each call creates or finds, whose values follow the others.
     """
 
     row: Row
@@ -46,6 +50,12 @@ class RowChange:
     appends: bool = False
     at_left: bool = False
     described: tuple[Any, ...] = ()
+    made: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of values, with those for the keys that each call creates."""
+        return len(self.keys) + len(self.made)
 
     def numbers(self, values: list[Any]) -> Iterator[tuple[Any, Any]]:
         """Yields the numbers that replace others, by key."""
@@ -68,10 +78,14 @@ class RowChange:
         if self.path is not None:
             assert containers is not None
             row = type(row)(containers.at(self.path), row.path)
+        keys = self.keys
+        if self.made:
+            found = dict(zip(self.made, values[len(keys) :], strict=True))
+            keys = [found.get(i, key) for i, key in enumerate(keys)]
         if self.whole:
-            row.assign(dict(zip(self.keys, values)))
+            row.assign(dict(zip(keys, values)))
             return
-        for key, value in zip(self.keys, values):
+        for key, value in zip(keys, values):
             row.put(key, row.get(key) + value if self.counts else value)
 
 
@@ -93,6 +107,30 @@ class Rebound:
     spec_before: Any
     after: list[Any]
     spec_after: Any
+
+
+def assigned(
+    row: Row,
+    now: Mapping[Any, Any],
+    whole: bool,
+    path: tuple[Any, ...] | None,
+    known: Collection[int],
+) -> tuple[RowChange, list[Any]]:
+    """Returns the change of a row to these values by key, and the values for `RowChange.apply`.
+
+    Args:
+        known: the ids of the objects that existed before the trace.
+    """
+    keys = list(now)
+    made = [
+        i
+        for i, key in enumerate(keys if isinstance(row, DictRow) else ())
+        if isinstance(key, torch.Tensor) or is_made_key(key, known)
+    ]
+    values = [*now.values(), *(keys[i] for i in made)]
+    for i in made:
+        keys[i] = None
+    return RowChange(row, keys, whole, path, made=tuple(made)), values
 
 
 class Effects:
@@ -152,7 +190,7 @@ class Effects:
         numbers = [compute() for _, _, compute in self._computed]
         values = iter(self._template.build(make))
         for change in self._changes:
-            change.apply([next(values) for _ in change.keys], containers)
+            change.apply([next(values) for _ in range(change.count)], containers)
         for (row, key, _), number in zip(self._computed, numbers):
             row.put(key, number)
         returned = [next(values) for _ in range(self._returned)]

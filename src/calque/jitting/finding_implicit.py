@@ -11,10 +11,16 @@ import torch
 from calque.device.memory.cell import Cell, cell_of
 from calque.jitting.appended_items import hidden_in
 from calque.jitting.arguments import Arguments
-from calque.jitting.implicit_arguments import GradientOf, HeldIn, Implicit
+from calque.jitting.implicit_arguments import (
+    GradientAmongArguments,
+    GradientOf,
+    HeldIn,
+    Implicit,
+)
 from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.python_effects import PythonState, Rebound
 from calque.jitting.recording import Target
+from calque.jitting.replaced_state import compares_tensors
 from calque.program.gradients.graph_boundary import is_hooked
 from calque.program.results import Existing, OwnTensor
 from calque.program.trees import is_tensor
@@ -47,6 +53,7 @@ class ImplicitFinder:
         found: their sources, with the tensors of the trace.
         free: keys of rows that may hold different tensors in each call.
         fixed: tensors whose gradient is also a variable, with these gradients.
+        others: the other tensors of the state, by id, if the function may tell which it has.
     """
 
     def __init__(
@@ -59,64 +66,113 @@ class ImplicitFinder:
         self.found: list[tuple[Implicit, list[Any]]] = []
         self.free: list[tuple[Row, Any]] = []
         self.fixed: list[tuple[Tensor, Tensor]] = []
+        self.others: dict[int, Tensor] = {}
         self._state = state
         self._known = known
         self._arguments = arguments
         self._values = values
+        self._unread: dict[Cell, list[tuple[Tensor, Tensor]]] = {}
+        self._elsewhere: set[Cell] = set()
+        self._count = len(arguments.stand_ins)
+        self._positions: dict[int, int] = {}
 
     def find(self, rebound: list[Rebound], tensors: dict[int, Tensor]) -> None:
         """Find them; `tensors` has all tensors that the function reaches, by id."""
         given = set(map(id, self._arguments.stand_ins))
         hidden = hidden_in(self._state.snapshot, self._state.appended, given)
-        found = (tensor for key, tensor in tensors.items() if key not in hidden)
-        counts = Counter(cell_of(t) for t in found if is_tensor(t))
-        rebound = [*rebound, *self._state.freed]
-        for place in self._held_alone(rebound) if rebound else ():
-            self._find_held(place, counts)
+        hidden = self._arguments.replaced.union(hidden)
+        found = {key: one for key, one in tensors.items() if key not in hidden and is_tensor(one)}
+        counts = Counter(map(cell_of, found.values()))
+        # By `id`, code may find what is known of a tensor in places that nothing compares.
+        asks = self._state.snapshot.asks_identity
+        places = [] if asks else [*rebound, *self._state.freed]
+        held = self._held() if places else Counter()
+        # What another variable holds, too, may differ only if that variable may.
+        while (may := self._free_of(places, held, counts)) != places:
+            places = may
+        for place in places:
+            self.free.append((place.holder, place.key))
+            self._add(HeldIn(place), place.before)
+        if places and compares_tensors(self._state.snapshot):
+            free = given.union(id(one) for place in places for one in place.before)
+            self.others = {key: one for key, one in found.items() if key not in free}
         self._find_gradients(counts)
         self._state.freed.clear()
 
-    def _find_held(self, place: Rebound, counts: Counter[Cell]) -> None:
+    def _may_differ(self, place: Rebound, counts: Counter[Cell]) -> bool:
         tensors = [t for t in place.before if is_tensor(t)]
         cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
         alone = all(counts[c] <= cells.count(c) and not self._is_argument(c) for c in cells)
-        if tensors and alone and all(map(self._is_replaceable, tensors)):
-            self.free.append((place.holder, place.key))
-            self._add(HeldIn(place), place.before)
+        return bool(tensors) and alone and all(map(self._is_replaceable, tensors))
 
     def _is_argument(self, cell: Cell) -> bool:
         """Returns True if an argument of the call has the memory, too."""
         arguments = self._arguments
-        return cell in arguments.indexes or any(c is cell for c, _ in arguments.pinned.values())
+        index = arguments.indexes.get(cell, self._count)
+        return index < self._count or any(c is cell for c, _ in arguments.pinned.values())
 
     def _find_gradients(self, counts: Counter[Cell]) -> None:
         arguments = self._arguments
-        positions = {id(t): i for i, t in enumerate(arguments.stand_ins)}
-        found = self._known.gradients()
-        # A gradient that several tensors share does not belong to one of them.
-        counts.update(cell_of(one) for one in found.values() if one is not None)
-        for key, tensor in self._known.tensors.items():
-            gradient = found[key]
-            if gradient is None or cell_of(gradient) not in self._values:
-                continue
-            if counts[cell_of(gradient)] > 1 or self._is_argument(cell_of(gradient)):
-                self.fixed.append((tensor, gradient))
-            else:
-                target = target_of(tensor, positions, arguments.pinned)
-                self._add(GradientOf(target), [gradient])
+        self._elsewhere.update(counts.keys() - arguments.indexes.keys())
+        self._elsewhere.update(cell for cell, _ in arguments.pinned.values())
+        self._positions.update((id(t), i) for i, t in enumerate(arguments.stand_ins))
+        for key, gradient in self._known.gradients().items():
+            if gradient is not None and vars(gradient):
+                self._state.unrepeatable.append("a gradient has Python attributes")
+            if gradient is not None and is_tensor(gradient):
+                pair = self._known.tensors[key], gradient
+                self._unread.setdefault(cell_of(gradient), []).append(pair)
+        for cell in [cell for cell in self._unread if cell in self._values]:
+            self.moved(cell)
 
-    def _held_alone(self, places: list[Rebound]) -> list[Rebound]:
-        """Returns the variables whose tensors and containers are not in other variables of the
-        state.
+    def moved(self, cell: Cell) -> list[tuple[Tensor, int | None]]:
+        """Note gradients from before the trace that the program reads, or that outlive it.
+
+        Args:
+            cell: their memory.
+
+        Returns:
+            Those not noted before, with the index by which each call passes them, if it does.
         """
+        pairs = self._unread.pop(cell, ())
+        return [(gradient, self._note(tensor, gradient)) for tensor, gradient in pairs]
+
+    def _note(self, tensor: Tensor, gradient: Tensor) -> int | None:
+        arguments, cell = self._arguments, cell_of(gradient)
+        target = target_of(tensor, self._positions, arguments.pinned)
+        index = self._positions.get(id(gradient), arguments.indexes.get(cell, self._count))
+        is_among = index < self._count and index not in arguments.pinned
+        if is_among:
+            is_argument = arguments.stand_ins[index] is gradient
+            self._add(GradientAmongArguments(target, index, is_argument), [])
+            if is_argument:
+                return index
+        if is_among or cell in self._elsewhere or vars(gradient):
+            self.fixed.append((tensor, gradient))
+            return None
+        index = self._add(GradientOf(target), [gradient])
+        self._positions[id(gradient)] = index
+        return index
+
+    def _held(self) -> Counter[int]:
+        """Returns how often the variables of the state hold each object, by id."""
         held: Counter[int] = Counter()
         for row in self._state.snapshot.rows.values():
-            stack = [] if row in self._state.appended else list(row.before.values())
+            keys = [key for key in row.before if isinstance(key, Tensor)]
+            stack = keys if row in self._state.appended else [*keys, *row.before.values()]
             while stack:
                 value = stack.pop()
                 held[id(value)] += 1
                 if isinstance(value, tuple):
                     stack += value
+        return held
+
+    def _free_of(
+        self, places: list[Rebound], held: Counter[int], counts: Counter[Cell]
+    ) -> list[Rebound]:
+        """Returns the variables whose tensors and containers may differ, and are in no other
+        variable of the state.
+        """
         before = [(place, place.holder.before[place.key]) for place in places]
         given = Counter(id(value) for _, value in before)
         given.update(
@@ -125,7 +181,8 @@ class ImplicitFinder:
         return [
             place
             for place, value in before
-            if all(
+            if self._may_differ(place, counts)
+            and all(
                 held[id(one)] <= given[id(one)]
                 for one in (value, *place.before)
                 if type(one) not in ATOMIC
@@ -140,10 +197,13 @@ class ImplicitFinder:
         gradient = tensor.grad if before is None else before.gradient
         return gradient is None and not is_hooked(tensor)
 
-    def _add(self, source: Implicit, tensors: list[Any]) -> None:
+    def _add(self, source: Implicit, tensors: list[Any]) -> int:
+        """Returns the index of the first of the tensors among the arguments."""
         self.found.append((source, tensors))
+        first = len(self._arguments.stand_ins)
         for tensor in tensors:
             if is_tensor(tensor):
                 indexes = self._arguments.indexes
                 indexes.setdefault(cell_of(tensor), len(self._arguments.stand_ins))
             self._arguments.stand_ins.append(tensor)
+        return first

@@ -59,17 +59,47 @@ class GradientOf:
         self.keys: list[Any] = [form(leaf) for leaf in leaves]
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
-        target = self.tensor
-        tensor: torch.Tensor = (
-            leaves[target.index] if isinstance(target, OwnTensor) else target.tensor
-        )
-        gradient = tensor.grad
-        if gradient is None or [form(gradient)] != self.keys:
+        gradient = _gradient(self.tensor, leaves)
+        if gradient is None or vars(gradient) or [form(gradient)] != self.keys:
             return None
         return [gradient]
 
     def why(self) -> str:
         return "a gradient has another shape, dtype or stride than before"
+
+
+class GradientAmongArguments:
+    """A gradient that is an argument, too, or shares memory with one; it is no other leaf.
+
+    Args:
+        tensor: the tensor that has the gradient.
+        index: that of the argument.
+        is_argument: whether it is the argument itself.
+    """
+
+    def __init__(self, tensor: Existing | OwnTensor, index: int, is_argument: bool) -> None:
+        self.tensor = tensor
+        self.index = index
+        self.is_argument = is_argument
+
+    def expect(self, leaves: list[Any]) -> None:
+        pass
+
+    def find(self, leaves: list[Any]) -> list[Any] | None:
+        gradient, argument = _gradient(self.tensor, leaves), leaves[self.index]
+        if gradient is argument:
+            return [] if self.is_argument else None
+        if self.is_argument or gradient is None or cell_of(gradient) is not cell_of(argument):
+            return None
+        return []
+
+    def why(self) -> str:
+        return f"argument {self.index} was a gradient before"
+
+
+def _gradient(target: Existing | OwnTensor, leaves: list[Any]) -> torch.Tensor | None:
+    tensor = leaves[target.index] if isinstance(target, OwnTensor) else target.tensor
+    return tensor.grad
 
 
 def form(leaf: Any) -> Any:

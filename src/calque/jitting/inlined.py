@@ -21,9 +21,9 @@ def is_inlined() -> bool:
 
     It is inlined into another jitted function, a `torch.func` transform, forward-mode derivatives
     (whose tangents do not enter a program), a `TorchDispatchMode` (which must see each operator),
-    anomaly detection (which must name the operator that gives NaN), or a tracer: calque's, dynamo
-    or `torch.export`. (Exports turn on anomaly detection for all threads, without the check for
-    NaN.)
+    anomaly detection (which must name the operator that gives NaN), `parametrize.cached()` (whose
+    tensors other calls use), or a tracer: calque's, dynamo or `torch.export`. (Exports turn on
+    anomaly detection for all threads, without the check for NaN.)
     """
     return (
         compiler.is_dynamo_compiling()  # first: Dynamo does not go on behind some of the others
@@ -32,6 +32,7 @@ def is_inlined() -> bool:
         or torch_internals.forward_ad._current_level >= 0
         or _dispatch_modes() > 0
         or (_is_anomaly() and torch.is_anomaly_check_nan_enabled())
+        or torch_internals.parametrize._cache_enabled > 0
         or is_tracing()
         or (torch_internals.compiler._is_compiling_flag and others_compile())
     )
@@ -41,6 +42,7 @@ SURROUNDINGS: tuple[tuple[str, Any], ...] = (
     ("{}", in_process),
     ("{}._current_level >= 0", torch_internals.forward_ad),
     ("{}()", _is_anomaly),
+    ("{}._cache_enabled", torch_internals.parametrize),
     ("{}._is_compiling_flag", torch_internals.compiler),
     ("{}()", profiler_enabled),
 )

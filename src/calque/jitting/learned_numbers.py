@@ -9,6 +9,7 @@ from calque.jitting.copied_counts import Counts
 from calque.jitting.recording import TraceRecording
 from calque.jitting.variable_numbers import Variable
 from calque.state import Row, StateGuard
+from calque.state.values import is_same_key
 from calque.state.weak import WeakRow
 
 _MOST = 64
@@ -109,7 +110,7 @@ def _after_call(changes: list[tuple[Row, Any, Any]]) -> Iterator[None]:
 
 
 def _is_same(row: Row, key: Any, other: Row, name: Any) -> bool:
-    return type(row) is type(other) and row.owner is other.owner and key == name
+    return type(row) is type(other) and row.owner is other.owner and is_same_key(key, name)
 
 
 def _without_contents(row: Row) -> Row:

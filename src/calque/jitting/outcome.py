@@ -96,6 +96,7 @@ class Outcome:
         written = sorted(trace.lifting.written, key=lambda cell: slots.get(cell, math.inf))
         made = list(trace.lifting.fresh.values())
         describer.settle()
+        self._note_implicit()
         border = trace.histories.border
         around = TraceBoundary(border, border.tensors, self._placing(describer))
         if trace.path:
@@ -228,18 +229,16 @@ class Outcome:
             trace.own_tensors,
         )
         trace.arguments.check_apart(trace.state.snapshot.tensors.values())
-        trace.arguments.check_separable(trace.lifting.written.keys())
         changed = trace.state.keys_changed(rebound)
         trace.state.freed += exchanged(trace.exchanged, trace.state.snapshot, changed)
         trace.implicit.find(rebound, self._reached())
-        recording.implicit = [source for source, _ in trace.implicit.found]
-        recording.sharing = signature.sharing(trace.stand_ins[len(trace.leaves) :])
-        self._positions = {id(t): i for i, t in enumerate(trace.stand_ins)}
+        trace.arguments.check_separable(trace.lifting.written.keys())
+        self._note_implicit()
         describer = Describer(
             trace.lifting,
             trace.stand_ins,
             trace.host_tensor_mode.handles,
-            self._reached(),
+            self._reached() | {id(one): one for _, one in trace.implicit.fixed},
             recording.pinned,
             recording.stored,
             len(trace.leaves),
@@ -247,9 +246,17 @@ class Outcome:
             self._may_have_hooks(),
             trace.state.snapshot.known,
             trace.known.moved,
+            trace.implicit.moved,
         )
         describer.number = trace.variables.described
         return describer
+
+    def _note_implicit(self) -> None:
+        trace, recording = self._trace, self._recording
+        recording.implicit = [source for source, _ in trace.implicit.found]
+        recording.others = trace.implicit.others
+        recording.sharing = signature.arrangement(trace.stand_ins[len(trace.leaves) :])
+        self._positions = {id(t): i for i, t in enumerate(trace.stand_ins)}
 
     def _may_have_hooks(self) -> bool:
         """Returns True if code may have registered hooks on tensors or autograd nodes."""

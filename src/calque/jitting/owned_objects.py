@@ -2,6 +2,7 @@
 them.
 """
 
+import enum
 import gc
 import itertools
 import sys
@@ -139,3 +140,17 @@ def _held_by_others(nodes: dict[int, Any], suspects: set[int], leaves: list[Any]
         if id(holder) not in ours and not isinstance(holder, types.FrameType):
             found.update(suspects.intersection(map(id, gc.get_referents(holder))))
     return found
+
+
+def is_made_key(key: Any, known: Collection[int]) -> bool:
+    """Returns True if the key of a dict is an object that the function has created."""
+    if type(key) in ATOMIC or id(key) in known or isinstance(key, enum.Enum):
+        return False
+    if isinstance(key, torch.Tensor):
+        return True
+    return not is_whole(key) and instance_dict(key) is not None
+
+
+def is_whole(leaf: Any) -> bool:
+    """Returns True if a value holds no other objects."""
+    return type(leaf) in ATOMIC or issubclass(type(leaf), ELSEWHERE)

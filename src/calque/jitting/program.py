@@ -87,7 +87,8 @@ class JittedProgram(Program[Call]):
         self._call_guards: list[CallGuard] = list(recording.call_guards)
         if recording.implicit or self.n_written:
             shared = recording.sharing, recording.pinned, self._state, bool(self.n_written)
-            self._call_guards.append(SharingGuard(recording.implicit, *shared))
+            others = recording.others
+            self._call_guards.append(SharingGuard(recording.implicit, *shared, others))
         self.carrying: Carrying | None = None
         self._prepare()
 

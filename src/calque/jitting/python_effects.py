@@ -22,7 +22,7 @@ from calque.errors import TraceError
 from calque.jitting import effects
 from calque.jitting.appended_items import Appending
 from calque.jitting.copied_counts import Counts
-from calque.jitting.effects import Effects, Rebound, RowChange, stands_alone
+from calque.jitting.effects import Effects, Rebound, RowChange, assigned, stands_alone
 from calque.jitting.kept_objects import LeftContainers, is_or_holds, kept_objects
 from calque.jitting.numbers import SteppedNumbers
 from calque.jitting.owned_objects import held_by
@@ -36,7 +36,7 @@ from calque.state.created_values import ValuesTemplate
 from calque.state.paths import Path
 from calque.state.plain import tells_its_end
 from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, slots_of
-from calque.state.values import ATOMIC, is_of_values, same_keys
+from calque.state.values import ATOMIC, is_of_values, is_same_key, same_keys
 
 _CALLED = (FunctionType, MethodType, functools.partial)
 """Objects that may be created for each call, and belong to the call if the function stores them."""
@@ -245,14 +245,13 @@ class PythonState:
         order = kept + [key for key in now if key not in before]
         resized = isinstance(row, ListRow) and len(now) != len(before)
         if resized or (row.ordered and not same_keys(order, now)):
-            self._changes.append((RowChange(row, list(now), True, path), list(now.values())))
+            self._changes.append(assigned(row, now, True, path, self.snapshot.known))
             self.assigned.add((row, None))
             return
-        keys, values = [], []
+        changed: dict[Any, Any] = {}
         for key in before:
             if key not in now and key not in row.ignored:
-                keys.append(key)
-                values.append(MISSING)
+                changed[key] = MISSING
         for key, value in now.items():
             old = before.get(key, MISSING)
             if value is old or key in row.ignored or same_value(value, old):
@@ -264,19 +263,18 @@ class PythonState:
             held = None if rebound is None else trees.tensors_in(old)
             leaves = None if held is None else self._leaves_of(value)
             if held is None or leaves is None:
-                keys.append(key)
-                values.append(value)
+                changed[key] = value
                 if held is not None and self._is_made_here(value):
                     self.freed.append(Rebound(row, key, *held, [], None))
             else:
                 assert rebound is not None
                 rebound.append(Rebound(row, key, *held, *leaves))
-        if keys:
-            self._changes.append((RowChange(row, keys, False, path), values))
+        if changed:
+            self._changes.append(assigned(row, changed, False, path, self.snapshot.known))
 
     def _count(self, row: Row, key: Any, by: int) -> None:
         """Record a changed number; if code does not read it, each call adds the same amount."""
-        known = any(one.owner is row.owner and name == key for one, name in self.counted)
+        known = any(one.owner is row.owner and is_same_key(name, key) for one, name in self.counted)
         self.counted.add((row, key))
         if not known:  # no other row has this variable
             self._changes.append((RowChange(row, [key], False, counts=True), [by]))

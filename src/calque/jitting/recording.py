@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from calque.jitting.assumed_values import Assumed
 from calque.jitting.effects import Effects, Rebound
 from calque.jitting.guards import CallGuard, Guard
@@ -45,7 +47,8 @@ class TraceRecording:
         flags: tensors whose `requires_grad` changes, with the new flag.
         survivors: other cells created in the trace that outlive it.
         count: the number of leaves in a call's arguments.
-        sharing: how the implicit arguments share storages.
+        others: the tensors that implicit arguments must not be, by id.
+        sharing: how the implicit arguments share storages, and which are one tensor.
         pinned: arguments that are also part of the state.
         stored: arguments whose whole storage is the input, with their required position in it.
         optimizers: the optimizers that stepped.
@@ -76,6 +79,7 @@ class TraceRecording:
     def __init__(self) -> None:
         self.ambient: tuple[Any, ...] = ambient()
         self.implicit: list[Implicit] = []
+        self.others: dict[int, torch.Tensor] = {}
         self.flags: list[tuple[Target, bool]] = []
         self.rewritten: list[Attached] = []
         self.passed: list[tuple[OwnTensor, Description, bool]] = []

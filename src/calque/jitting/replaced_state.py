@@ -7,6 +7,7 @@ from calque.jitting.effects import Rebound
 from calque.program.trees import is_tensor
 from calque.state import Snapshot, StateGuard
 from calque.state.rows import DictRow, SetRow
+from calque.state.values import is_same_key
 from calque.state.weak import WeakRow
 
 _MOST = 64
@@ -35,7 +36,7 @@ class Exchanged:
         row, key = found
         before: Any = row.before.get(key)
         now: Any = row.get(key)
-        known = any(owner is row.owner and key == other for owner, other in self.places)
+        known = any(owner is row.owner and is_same_key(key, other) for owner, other in self.places)
         if known or not (_is_plain(before) and _is_plain(now)):
             return
         if (before.shape, before.dtype) == (now.shape, now.dtype):
@@ -54,7 +55,7 @@ def exchanged(
 
     Yields none if the program may compare tensors by identity.
     """
-    if not places or snapshot.compares_objects or snapshot.asks_identity or _has_keys(snapshot):
+    if not places or snapshot.asks_identity or compares_tensors(snapshot):
         return
     owners = {id(owner) for owner, _ in places}
     for row in [row for row in snapshot.rows.values() if id(row.owner) in owners]:
@@ -62,6 +63,11 @@ def exchanged(
             value = row.before.get(key) if row.owner is owner else None
             if _is_plain(value) and not changed & {(id(row), key), (id(row), None)}:
                 yield Rebound(row, key, [value], None, [], None)
+
+
+def compares_tensors(snapshot: Snapshot) -> bool:
+    """Returns True if the program may tell by comparing it with others which tensor it has."""
+    return snapshot.compares_objects or _has_keys(snapshot)
 
 
 def _has_keys(snapshot: Snapshot) -> bool:

@@ -3,28 +3,19 @@
 """
 
 import weakref
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from jax import Array
-from jax.core import Tracer
 
 from calque.device.backend.printing import refuse_kept
 from calque.device.memory.cell import Cell, cell_of, view_of
 from calque.device.memory.geometry import View, contiguous_strides
 from calque.device.runtime.dtypes import to_torch
-from calque.errors import unrepeatable
 from calque.jitting.known_tensors import uses_old_memory
+from calque.jitting.momentary_results import refuse_momentary
 from calque.program.gradients.escaping_tensors import Attached, Carried, Carriers
 from calque.program.gradients.graph_boundary import has_graph
 from calque.program.host_results import HostResults, is_on_host, is_shared_on_host, memory_of
@@ -65,6 +56,7 @@ class Describer:
         hooked: whether tensors between views and their bases may have hooks.
         known: the objects that existed before the trace, by id.
         moved: the memory of tensors from outside that the function replaced by other.
+        gradients: notes gradients from before the trace over this memory (see `ImplicitFinder`).
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
@@ -86,6 +78,7 @@ class Describer:
         hooked: bool,
         known: Mapping[int, Any],
         moved: weakref.WeakSet[Cell],
+        gradients: Callable[[Cell], list[tuple[torch.Tensor, int | None]]],
     ) -> None:
         self.lifting = lifting
         self.arrays: list[Array] = []
@@ -103,12 +96,13 @@ class Describer:
         self._host_leaves = [one for one in leaves if is_on_host(one)]
         self._host = HostResults(known)
         self._handles = handles
-        self._outside = outside
+        self._outside = dict(outside)
         self._stored = stored
         self._count = count
         self._unrepeatable = unrepeatable
         self._hooked = hooked
         self._moved = moved
+        self._gradients = gradients
         self.number: Callable[[Any], Any] = lambda value: None
 
     def describe(self, value: object) -> Any:
@@ -116,40 +110,10 @@ class Describer:
 
         A tensor that is described twice becomes one object in each call.
         """
-        if type(value) in weakref.ProxyTypes:
-            raise unrepeatable(
-                "the function returns or stores a weakref.proxy of a tensor",
-                "which cannot be told from the tensor",
-                "Use weakref.ref.",
-            )
+        refuse_momentary(value)
         if not isinstance(value, torch.Tensor | np.ndarray | bytearray | memoryview):
             if type(value) is TracedFloat:
                 return self.number(value)
-            if isinstance(value, Awaitable | AsyncIterator):
-                code = getattr(value, "cr_code", None) or getattr(value, "ag_code", None)
-                made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
-                if isinstance(value, Coroutine):
-                    value.close()  # it will not be awaited
-                raise unrepeatable(
-                    f"the function returns or stores a {type(value).__name__}{made}",
-                    "which would run in only one call",
-                    "Jit the function that it awaits, which returns tensors.",
-                )
-            if isinstance(value, Iterator):
-                code = getattr(value, "gi_code", None)
-                made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
-                raise unrepeatable(
-                    f"the function returns or stores a {type(value).__name__}{made}",
-                    "which would yield its items in only one call",
-                    "Return a list of the items.",
-                )
-            if isinstance(value, Tracer):
-                raise unrepeatable(
-                    f"the function returns or stores an array of JAX of shape {value.shape}",
-                    "which has no values while the function is traced",
-                    "Make it a tensor, with calque.to_torch(array), and take calque.to_jax(tensor) "
-                    "of what the call gives.",
-                )
             if isinstance(value, str):
                 refuse_kept(value)
             return Constant(value)
@@ -176,6 +140,7 @@ class Describer:
     def _described(self, value: Any) -> Description:
         if not is_tensor(value):
             return self._other(value)
+        self._find_gradients(cell_of(value))
         index = self._arguments.get(id(value))
         if index is not None:
             return self._argument(index)
@@ -196,6 +161,15 @@ class Describer:
             self._plain.append((made, value))
             return made
         return self._over_outside(value)
+
+    def _find_gradients(self, cell: Cell) -> None:
+        """Let each call find the gradients from before the trace over this memory."""
+        for gradient, index in self._gradients(cell):
+            if index is None:
+                self._outside[id(gradient)] = gradient
+            else:
+                self._arguments[id(gradient)] = index
+                self._cells.setdefault(cell, index)
 
     def _other(self, value: Any) -> Description:
         """Describes a value that is not a tensor on the device."""

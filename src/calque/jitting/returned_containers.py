@@ -2,7 +2,6 @@
 call.
 """
 
-import enum
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from calque.errors import TraceError
-from calque.jitting.owned_objects import ELSEWHERE, held_by, is_made_anew
+from calque.jitting.owned_objects import held_by, is_made_anew, is_made_key, is_whole
 from calque.jitting.result_descriptions import Describer
 from calque.program import trees
 from calque.program.results import (
@@ -23,7 +22,6 @@ from calque.program.results import (
 )
 from calque.state.created_classes import is_created_again
 from calque.state.plain import has_attributes
-from calque.state.values import ATOMIC, instance_dict
 from calque.upstream.torch_internals import pytree
 
 
@@ -35,24 +33,11 @@ def _is_container(value: object) -> bool:
     return isinstance(value, tuple) or type(value) in pytree.SUPPORTED_NODES
 
 
-def _is_made(key: Any, known: Collection[int]) -> bool:
-    """Returns True if the key of a dict is an object that the function has created."""
-    if type(key) in ATOMIC or id(key) in known or isinstance(key, enum.Enum):
-        return False
-    if isinstance(key, torch.Tensor):
-        return True
-    return not _is_whole(key) and instance_dict(key) is not None
-
-
-def _is_whole(leaf: Any) -> bool:
-    return type(leaf) in ATOMIC or issubclass(type(leaf), ELSEWHERE)
-
-
 def _holds(leaf: Any) -> bool:
     """Returns True if a leaf of a result may hold objects."""
     if isinstance(leaf, torch.Tensor):
         return bool(vars(leaf))
-    return not _is_whole(leaf) or is_made_anew(leaf)
+    return not is_whole(leaf) or is_made_anew(leaf)
 
 
 class RepeatedContainer(Made):
@@ -121,7 +106,7 @@ class Containers:
         before.clear()  # PyTorch's function leaves behind a cycle that refers to the lists
         while dicts:
             one = dicts.pop()
-            if any(_is_made(key, known) for key in dict.keys(one)):
+            if any(is_made_key(key, known) for key in dict.keys(one)):
                 counts[id(one)] += 1  # like one that occurs in its keys
         objects = [one for one in leaves if _holds(one) and not _is_container(one)]
         held = set(map(id, held_by(objects, {*known, *given, *kept}))) if objects else ()
@@ -144,7 +129,7 @@ class Containers:
         """Returns the description of a leaf."""
         if id(leaf) in self._given:
             return ArgumentContainer(self._given[id(leaf)])
-        if id(leaf) in self._outside:
+        if id(leaf) in self._outside and not isinstance(leaf, torch.Tensor):
             return Constant(leaf)
         if id(leaf) in self._kept:
             known = self._described.get(id(leaf))

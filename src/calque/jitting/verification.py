@@ -69,7 +69,7 @@ class Fingerprint:
             return False
         found = [leaf for source in self._implicit for leaf in source.find(leaves) or ()]
         alone = cells_in(found).isdisjoint(cells_in(leaves))
-        return alone and signature.sharing(found) == self._sharing
+        return alone and signature.arrangement(found) == self._sharing
 
     def difference(self, other: "Fingerprint") -> str | None:
         """Returns the first difference; None if there is none."""

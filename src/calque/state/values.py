@@ -109,6 +109,11 @@ def same_objects(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
     )
 
 
+def is_same_key(key: Any, other: Any) -> bool:
+    """Returns True if a dict takes the keys for one; two tensors may not be compared by `==`."""
+    return key is other or other in {key}
+
+
 def same_keys(a: Iterable[Any], b: Iterable[Any]) -> bool:
     """Returns True if keys are the same in the same order; 1 and True are different keys."""
     a, b = list(a), list(b)

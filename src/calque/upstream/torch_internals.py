@@ -91,6 +91,7 @@ from torch.fx.proxy import _COPY_META_FIELDS as COPY_META_FIELDS
 from torch.nn.modules import module as nn_module  # the global hooks
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.dropout import _DropoutNd as DropoutNd
+from torch.nn.utils import parametrize  # `_cache_enabled`: within `parametrize.cached()`
 from torch.nn.utils.stateless import _reparametrize_module as reparametrize_module
 from torch.overrides import _get_current_function_mode_stack as get_current_function_mode_stack
 from torch.overrides import _pop_mode as pop_mode

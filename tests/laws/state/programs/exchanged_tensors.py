@@ -1,5 +1,6 @@
 """Tensors of the state that others replace between calls, as a loop does with a hidden state."""
 
+import collections
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -113,3 +114,107 @@ def tensor_exchanged_for_one_with_a_gradient(case: Case) -> Seen:
     yield s.weight
     s.weight = case.x * 7
     yield f(case.x)
+
+
+@program(each_call=True)
+def frames_in_a_list_and_in_a_deque_that_turns(case: Case) -> Seen:
+    frames = [case.x * i for i in range(4)]
+    turning = collections.deque(frames)
+
+    def f(x):
+        old = frames.pop(0)
+        frames.append(x)
+        turning.rotate(1)
+        return old, turning[0]
+
+    f = case.fn(f)
+    for i in range(7):
+        yield f(case.x + i), frames, turning
+
+
+@program(each_call=True)
+def tensors_exchanged_between_two_dicts(case: Case) -> Seen:
+    a = {"x": case.x, "y": case.x * 2}
+    b = dict(a)
+
+    def f(x):
+        a["x"], b["y"] = b["y"], a["x"]
+        a["n"] = x
+        return a["y"], b["x"], a["x"]
+
+    f = case.fn(f)
+    for i in range(10):
+        yield f(case.x + i), a, b
+        if i == 3:
+            b["x"] = a["n"]
+        if i == 5:
+            a["y"] = b["x"]
+        if i == 7:
+            a.update(b)
+
+
+@program(each_call=True)
+def tensor_in_a_variable_and_in_a_pair_with_a_parameter(case: Case) -> Seen:
+    p, b = nn.Parameter(case.x), types.SimpleNamespace(a=case.x)
+    b.pair = (b.a, p)
+
+    def f(x):
+        old = b.a
+        b.a = b.pair[0] + x
+        b.pair = (old, p)
+        return old, b.pair[0]
+
+    f = case.fn(f)
+    for i in range(7):
+        yield f(case.x + i), b
+        if i == 2:
+            b.a = b.pair[0]
+        if i == 4:
+            b.a = case.x * 2
+
+
+@program
+def parameter_returned_that_takes_turns(case: Case) -> Seen:
+    s = types.SimpleNamespace(a=nn.Parameter(case.x), b=nn.Parameter(case.x * 2))
+
+    def f(x):
+        s.a, s.b = s.b, s.a
+        return s.a, [s.b], x * s.a
+
+    f = case.fn(f)
+    for i in range(6):
+        yield f(case.x), s
+        if i == 3:
+            s.b = nn.Parameter(case.x * 3)
+
+
+@program(each_call=True)
+def weights_swapped_at_every_other_call(case: Case) -> Seen:
+    a, b, steps = case.linear(), case.linear(), [0]
+
+    def f(x):
+        steps[0] += 1
+        if steps[0] % 2 == 0:
+            a.weight, b.weight = b.weight, a.weight
+        return a(x) - b(x), a.weight
+
+    f = case.fn(f)
+    for i in range(7):
+        yield f(case.rows + i), a, b
+        if i == 3:
+            with torch.no_grad():
+                a.weight.add_(1)
+
+
+@program
+def list_of_parameters_that_turns(case: Case) -> Seen:
+    ps = nn.ParameterList(nn.Parameter(case.x * i) for i in range(1, 4))
+
+    def f(x):
+        first = ps[0]
+        ps[0], ps[1], ps[2] = ps[1], ps[2], first
+        return first, (ps[0] * x).sum()
+
+    f = case.fn(f)
+    for _ in range(6):
+        yield f(case.x), ps

@@ -415,6 +415,28 @@ def shuffled_order_of_indices(case: Case) -> Seen:
         yield run(case.x), list(order)
 
 
+@program
+def parametrization_cached_around_the_calls(case: Case) -> Seen:
+    class Scaled(nn.Module):
+        factor, calls = 2.0, 0
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            return x * self.factor
+
+    m, scaled = case.linear(), Scaled()
+    nn.utils.parametrize.register_parametrization(m, "weight", scaled)
+    run = case.fn(lambda x: m(x))
+    for _ in range(3):
+        yield run(case.rows), scaled.calls
+    for _ in range(3):
+        with nn.utils.parametrize.cached():
+            yield run(case.rows), run(case.rows + 1), scaled.calls
+            scaled.factor += 1.0
+            loss = run(case.rows).sum() + run(case.rows + 2).sum()
+            yield loss, scaled.calls, torch.autograd.grad(loss, list(m.parameters()))
+
+
 @program(states=2)
 def cached_parametrization(case: Case) -> Seen:
     class Doubled(nn.Module):

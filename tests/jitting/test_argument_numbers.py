@@ -39,6 +39,11 @@ def at_a_time(s, x, v):
     return x * torch.arange(10.0, device=x.device)[times], times
 
 
+def whole_tensors(s, x, v):
+    made = torch.tensor(v, device=x.device), torch.tensor([[v, 2], [3, v]], device=x.device)
+    return *made, torch.tensor((v,), dtype=torch.long, device=x.device), x[made[1][0] % 2]
+
+
 def keep(s, x, v):
     s.last = v
     return x * v[0]
@@ -86,6 +91,7 @@ COMPILED = {
     "returned": (lambda s, x, v: (x.sum(), v, v * 2, [v]), real, 2),
     "of_a_step": (train, whole, 3),
     "of_a_time": (at_a_time, whole, 2),
+    "of_whole_tensors": (whole_tensors, whole, 2),
     "compared": (lambda s, x, v: x * v if v > 0.8 else x, real, 3),
     "by_turns": (lambda s, x, v: x * 2 if v % 3 == 0 else x / v, whole, 3),
     "in_math": (lambda s, x, v: x * math.exp(-v) + np.sqrt(v), real, 2),

@@ -228,6 +228,7 @@ def test_gradients_are_those_of_the_call():
         run(x.detach(), {"w": 0.25})
         gradient.sum().backward()
         assert gradient.item() == pytest.approx(12 * w if w < 3 else 4 * w)
+        assert x.grad is not None
         assert x.grad.item() == pytest.approx(12 * w if w < 3 else 2 * w)
 
 

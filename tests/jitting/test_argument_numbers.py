@@ -33,6 +33,17 @@ def grow(s, x, v):
     return x * v[-1]
 
 
+def at_a_time(s, x, v):
+    """As in a diffusion model."""
+    times = torch.full((2,), v, device=x.device, dtype=torch.long)
+    return x * torch.arange(10.0, device=x.device)[times], times
+
+
+def whole_tensors(s, x, v):
+    made = torch.tensor(v, device=x.device), torch.tensor([[v, 2], [3, v]], device=x.device)
+    return *made, torch.tensor((v,), dtype=torch.long, device=x.device), x[made[1][0] % 2]
+
+
 def keep(s, x, v):
     s.last = v
     return x * v[0]
@@ -79,6 +90,8 @@ COMPILED = {
     "of_numpy": (lambda s, x, v: (x * v, v), lambda i: np.float32(i + 0.5), 2),
     "returned": (lambda s, x, v: (x.sum(), v, v * 2, [v]), real, 2),
     "of_a_step": (train, whole, 3),
+    "of_a_time": (at_a_time, whole, 2),
+    "of_whole_tensors": (whole_tensors, whole, 2),
     "compared": (lambda s, x, v: x * v if v > 0.8 else x, real, 3),
     "by_turns": (lambda s, x, v: x * 2 if v % 3 == 0 else x / v, whole, 3),
     "in_math": (lambda s, x, v: x * math.exp(-v) + np.sqrt(v), real, 2),
@@ -113,6 +126,7 @@ def advanced(s, x, v):
 
 
 NEEDED = {
+    "that_decides_a_dtype": (lambda s, x, v: torch.full((2,), v, device=x.device), whole),
     "in_a_text": (lambda s, x, v: (x.sum(), f"{v}"), real),
     "as_a_key": (lambda s, x, v: x * {v: 2.0}[v], real),
     "as_an_int": (lambda s, x, v: x * int(v * 10), real),
@@ -214,6 +228,7 @@ def test_gradients_are_those_of_the_call():
         run(x.detach(), {"w": 0.25})
         gradient.sum().backward()
         assert gradient.item() == pytest.approx(12 * w if w < 3 else 4 * w)
+        assert x.grad is not None
         assert x.grad.item() == pytest.approx(12 * w if w < 3 else 2 * w)
 
 
@@ -259,6 +274,17 @@ def test_a_new_number_beside_a_new_shape():
         x = torch.ones(2 + i % 2, device="jax")
         assert run(x, 0.5 * i).tolist() == [0.5 * i] * (2 + i % 2)
     assert len(run.history) == 3
+
+
+def test_a_number_beside_an_argument_that_is_sometimes_given():
+    run = calque.jit(lambda x, *, scale, bias=0.0: x * scale + bias)
+    x = torch.ones(1, device="jax")
+    for i in range(8):
+        if i % 2:
+            assert run(x, scale=0.5 * i, bias=1.0 * i).item() == 1.5 * i
+        else:
+            assert run(x, scale=0.5 * i).item() == 0.5 * i
+    assert len(run.history) == 4
 
 
 def test_one_jitted_function_in_another():

@@ -46,20 +46,22 @@ class ArgumentNumbers:
                 keys[index] = Varying(keys[index])
         return keys
 
-    def learn(self, last: Any, key: Any) -> None:
-        """Record the numbers that differ between two calls.
+    def learn(self, programs: dict[Any, list[Any]], key: Any) -> None:
+        """Record the numbers that differ from those of the last program for such arguments.
 
         Args:
-            last: the signature of an earlier call.
-            key: the signature of this call.
+            programs: the programs, by signature.
+            key: the signature of a call.
 
         Raises:
             GivenNumberNeeded: there are new ones, without which the signature is another.
         """
         spec = key[0]
-        if last is None or isinstance(spec, Structure) or type(last[0]) is not type(spec):
+        if isinstance(spec, Structure):
             return
-        if last[0] != spec:
+        like = (one for one in reversed(programs) if programs[one] and one[0] == spec)
+        last = next((one for one in like if type(one[0]) is type(spec)), None)
+        if last is None:
             return
         found = [
             index

@@ -231,8 +231,7 @@ class Jitted(Generic[P, R]):
     def _missing(self, key: object, leaves: list[Any], spec: object) -> JittedProgram:
         refuse_arguments(leaves)
         self._objects.learn(self._last, key)
-        if self.programs.get(self._last):
-            self._arguments.learn(self._last, key)
+        self._arguments.learn(self.programs, key)
         reason = self._why(key, leaves)
         self._retraces.compare(self._last, key)
         self._last = key

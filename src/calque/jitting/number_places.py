@@ -91,8 +91,8 @@ class Number(Count):
 
     def is_like(self) -> bool:
         """Returns True if the number before a call has the same type as in the trace."""
-        now = self.read()
-        return type(now) is type(self.original) and are_numbers(self.original, now)
+        now, kind = self.read(), type(self.original)
+        return type(now) is kind and (kind in NUMBERS or are_numbers(self.original, now))
 
     def nodes(
         self, watch: Comparisons, kind: type[PythonNode] = PythonNode

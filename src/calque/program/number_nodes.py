@@ -126,16 +126,15 @@ class Comparisons:
             if node.in_python and node.watch is not self:
                 return node.watch.ask(name, a, b)
         key = name, a.key, b.key
-        known = self._answered.get(key)
-        if known is not None:
-            return known
+        if key in self._answered:
+            return self._answered[key]
         compare, compute_a, compute_b = getattr(operator, name), a.compute, b.compute
 
         def ask() -> bool:  # NumPy's comparisons return its own bool
             return compare(compute_a(), compute_b())
 
-        answer = self._answered[key] = ask()
-        self.answers.append((ask, answer))
+        self.answers.append((ask, answer := ask()))
+        self._answered[key] = answer
         return answer
 
     def node(self, key: Any, make: "Callable[[], NumberNode]") -> "NumberNode":

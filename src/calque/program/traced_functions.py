@@ -138,18 +138,27 @@ def _tensor(data: Any, **options: Any) -> torch.Tensor:
     is_float = (
         all(node.kind is float for node in traced) if dtype is None else dtype.is_floating_point
     )
+    whole = all(type(x) is int or (_is_of_python(x) and x.node.kind is int) for x in numbers)
+    is_whole = whole and dtype in (None, torch.int64)
     on_device = device is not None and torch.device(device).type == "jax"
-    if not (on_device and is_plain and is_float) or options.keys() - {"device", "dtype"}:
+    if not (on_device and is_plain and (is_float or is_whole)) or options.keys() - _MADE_WITH:
         return _TENSOR.original(data, **options)
-    return _made(data, {"device": device, "dtype": dtype or torch.get_default_dtype()})
+    own = torch.int64 if is_whole else torch.get_default_dtype()
+    return _made(data, {"device": device, "dtype": dtype or own})
+
+
+def _is_of_python(number: Any) -> bool:
+    return isinstance(number, torch.SymFloat) and number.node.in_python
 
 
 def _made(data: Any, options: dict[str, Any]) -> torch.Tensor:
     if type(data) not in (list, tuple):
-        return torch.zeros((), **options).add_(data)
+        zero = torch.zeros((), **options)
+        return zero.add_(data) if zero.is_floating_point() else zero.fill_(data)
     return torch.stack([_made(part, options) for part in data])
 
 
+_MADE_WITH = {"device", "dtype"}
 _STAND_INS: dict[str, StandIn] = {
     name: StandIn(getattr(math, name), _takes_one, _of_number(name, function))
     for name, function in _FUNCTIONS.items()

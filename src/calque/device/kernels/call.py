@@ -294,14 +294,15 @@ def _check_whole_numbers(values: Sequence[Any], fills: bool) -> None:
 
     Args:
         values: the arguments of an operator.
-        fills: whether the result has the dtype of the operator's tensor anyway.
+        fills: whether the result has the dtype of the operator's tensor anyway. So it has a given
+            dtype if there is no tensor.
     """
     leaves = [x for v in values for x in (v if isinstance(v, list | tuple) else (v,))]
     whole = [x.node for x in leaves if isinstance(x, torch.SymFloat) and x.node.integral]
-    if fills:
+    dtypes = [x.dtype for x in leaves if isinstance(x, Tensor)]
+    if fills or (not dtypes and any(isinstance(x, torch.dtype) for x in leaves)):
         whole = [node for node in whole if not node.is_exact]
     if whole:
-        dtypes = [x.dtype for x in leaves if isinstance(x, Tensor)]
         if not dtypes or not all(dtype.is_floating_point for dtype in dtypes):
             whole[0].watch.give_up(whole[0])
 

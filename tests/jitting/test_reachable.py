@@ -1,7 +1,7 @@
 """The search for what a function reaches."""
 
 import sys
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from calque.jitting.reachable import Reachable
@@ -21,7 +21,7 @@ def _reading(names: int) -> CodeType:
 
 
 def _calls(objects: int, names: int) -> int:
-    read = type(_calls)(_reading(names), {})
+    read = FunctionType(_reading(names), {})
     held = [_Settings() for _ in range(objects)]
     found = 0
 

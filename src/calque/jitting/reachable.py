@@ -166,14 +166,14 @@ class Reachable:
             fresh = [
                 (item, name)
                 for item in list(self._objects)
-                for name in sorted(self._used)
+                for name in sorted(self._used & item[0].keys())
                 if (id(item[0]), name) not in looked
             ]
             if not fresh:
                 break
             for (attributes, path, depth), name in fresh:
                 looked.add((id(attributes), name))
-                if name in attributes:
+                if name in attributes:  # no other thread has removed it meanwhile
                     self.visit(attributes[name], depth - 1, f"{path}.{name}")
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 
 import calque  # noqa: F401  (registers the device)
@@ -20,6 +19,7 @@ from calque.dynamo.graphs.attention import DECOMPOSITIONS
 from calque.dynamo.graphs.graph import CompiledGraph, boxed
 from calque.dynamo.graphs.normalization import decompose_symbolic_norms
 from calque.dynamo.graphs.overlapping import Writes, may_overlap
+from calque.dynamo.graphs.saved_operands import partitioned
 from calque.upstream.torch_compile import aot_autograd, functorch_config
 from calque.upstream.torch_internals import TracingContext
 
@@ -70,7 +70,7 @@ def backend(
         bw_compiler=partial(compile_graph, kind="backward"),
         inference_compiler=partial(compile_graph, kind="inference"),
         decompositions=DECOMPOSITIONS,
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partitioned,
         keep_inference_input_mutations=True,
     )
     # If several arguments share memory, the operators of a view would be replayed on the memory

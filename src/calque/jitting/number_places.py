@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from calque.jitting.copied_counts import Count
+from calque.jitting.retraces import NEEDED
 from calque.program.number_nodes import NumberNode
 from calque.program.python_numbers import PythonNode
 from calque.program.traced_numbers import Comparisons, Place, TracedFloat
@@ -153,7 +154,7 @@ class NumbersGuard:
                 return f"{one.found.name(one.key)} has another type"
         names = ", ".join(one.found.name(one.key) for one in self._numbers if one.found)
         if self._watch.has_changed():
-            return f"code needs the value of one of these numbers, which has changed: {names}"
+            return f"{NEEDED}: {names}"
         return f"a comparison with one of these numbers has another result: {names}"
 
 

@@ -26,6 +26,7 @@ from calque.jitting.program_arguments import Call, Changing, Gathering
 from calque.jitting.recording import TraceRecording
 from calque.program import call_serialization
 from calque.program.channels_last import Order, channels_last
+from calque.program.compared_extrema import computed_once
 from calque.program.compiler_options import options_of
 from calque.program.equal_state import EqualGuard, equal_state
 from calque.program.gradients.higher_order import HigherDerivatives, Retrace, SavedValues
@@ -108,7 +109,8 @@ class JittedProgram(Program[Call]):
         if only_computes and not spread.exists:
             cells = [i for i, one in enumerate(inputs) if isinstance(one.source.memory, Cell)]
             self.turned = stored(forward, cells)
-        forward = materialized(channels_last(forward, self.turned))
+        forward = computed_once(channels_last(forward, self.turned), backward is not None)
+        forward = materialized(forward)
         self.forms: list[Any] = forward.out_avals
         self._higher = HigherDerivatives(inputs, recording, self._retrace)
         # The backward pass of a differentiable program may need values that the forward pass

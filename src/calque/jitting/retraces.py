@@ -10,6 +10,7 @@ from calque.program.signature import Attributes, Called
 WARNED = (4, 16)
 """The numbers of traces at which a warning is given."""
 
+NEEDED = "code needs the value of one of these numbers, which has changed"
 ON_CPU = "values of CPU tensors"
 
 _NUMBER = (
@@ -77,6 +78,8 @@ class Retraces:
             compilations: the number of programs that were compiled.
         """
         remedy, self._remedy = self._remedy, _OTHER
+        if history[-1].startswith(NEEDED):
+            remedy = _NUMBER
         if len(history) < 2:
             return
         if ON_CPU in guarded and not self._said_host:

@@ -26,6 +26,7 @@ from calque.dynamo.graphs.sinks import HostSink, InputSink, ordered, placement_o
 from calque.dynamo.graphs.static_inputs import StaticInputs
 from calque.graph.interpreter import Nodes
 from calque.program.channels_last import channels_last
+from calque.program.compared_extrema import computed_once
 from calque.program.direct_call import compile_checked
 from calque.program.jaxprs import constant, prune
 from calque.program.lifted import lift
@@ -223,7 +224,7 @@ class GraphProgram(Program[list[Any]]):
         lifted = lift(self._lifting, lambda: self._body(nodes, inputs, results, aliases))
         pruned, kept = prune(lifted.closed)
         self._own_constants(pruned)
-        pruned = materialized(channels_last(pruned))
+        pruned = materialized(computed_once(channels_last(pruned), has_backward=True))
         given = [lifted.inputs[i] for i in kept]
         scratch = self._scratch = self._scratch_of(pruned)
         if scratch:

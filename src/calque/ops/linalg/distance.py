@@ -46,8 +46,11 @@ def _slope(gap: Array, dist: Array, p: float) -> Array:
     if p == 1:
         return jnp.sign(gap)
     if p == np.inf:
-        # PyTorch's expression, for the sake of infinities and NaN
-        return jnp.sign(gap) * (1 - jnp.minimum(1, jnp.ceil(jnp.abs(jnp.abs(gap) - dist))))
+        # PyTorch's expression, for the sake of infinities and NaN; it is 1 if both are equal, and
+        # the comparison shows that they must be computed alike (`program.compared_extrema`).
+        size = jnp.abs(gap)
+        slope = 1 - jnp.minimum(1, jnp.ceil(jnp.abs(size - dist)))
+        return jnp.sign(gap) * jnp.where((size == dist) & jnp.isfinite(gap), 1, slope)
     safe = jnp.where(dist == 0, 1, dist)
     if p == 2:
         return jnp.where(dist == 0, 0, gap / safe)

@@ -17,6 +17,8 @@ ORDER = {
     "ge": jnp.greater_equal,
 }
 EQUALITY = {"eq": jnp.equal, "ne": jnp.not_equal}
+COMPARING: frozenset[str] = frozenset((*ORDER, *EQUALITY, "_cdist_backward", "_pdist_backward"))
+"""Operators whose results depend on the last bits of their operands."""
 LOGIC = {
     "logical_and": jnp.logical_and,
     "logical_or": jnp.logical_or,

@@ -14,6 +14,7 @@ from calque.device.memory.wrapping import wrap
 from calque.device.runtime.in_flight import settled
 from calque.errors import TraceError
 from calque.program.channels_last import channels_last
+from calque.program.compared_extrema import computed_once
 from calque.program.execution import cause_of
 from calque.program.gradients.batched import batched, is_batched
 from calque.program.gradients.differentiable import TracedPart
@@ -91,7 +92,7 @@ class LatePart:
             inner = closed.jaxpr
             outputs = [inner.outvars[i] for i in reached]
             closed = build(closed, inner.invars, outputs, live(inner.eqns, outputs))
-        return reached, jax.jit(jaxpr_as_fun(materialized(channels_last(closed))))
+        return reached, jax.jit(jaxpr_as_fun(materialized(computed_once(channels_last(closed)))))
 
 
 def _array(gradient: Tensor | None, variable: Any) -> Array:

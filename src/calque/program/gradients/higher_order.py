@@ -12,6 +12,7 @@ from jax.extend.core import jaxpr_as_fun
 from calque.device.memory.cell import read, x64
 from calque.device.runtime.in_flight import settled
 from calque.program.channels_last import channels_last
+from calque.program.compared_extrema import computed_once
 from calque.program.gradients.derivatives import DerivativeStep
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import prune
@@ -139,7 +140,8 @@ class _Derivative:
         else:
             forward, self._carrying, kept = carrying(recording, backward)
         self._inputs = [recording.inputs[i] for i in kept]
-        self._run = jax.jit(jaxpr_as_fun(materialized(channels_last(forward))))
+        forward = computed_once(channels_last(forward), backward is not None)
+        self._run = jax.jit(jaxpr_as_fun(materialized(forward)))
         self._results = recording.results
         self._count = recording.n_outputs
 

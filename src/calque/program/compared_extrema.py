@@ -9,9 +9,11 @@ So such numbers are stored before they are used: on CPUs as the result of a cond
 XLA does not see through, elsewhere behind an optimization barrier.
 """
 
+import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
@@ -21,56 +23,18 @@ from jax.extend.core import ClosedJaxpr, Literal
 from calque.device.memory.cell import x64
 from calque.device.runtime.placement import spread
 from calque.program.jaxprs import build
-
-_COMPARING = frozenset((lax.eq_p, lax.ne_p, lax.lt_p, lax.le_p, lax.gt_p, lax.ge_p))
-_RANKING = frozenset(
-    (
-        *(lax.reduce_max_p, lax.reduce_min_p, lax.sort_p, lax.top_k_p, lax.cummax_p, lax.cummin_p),
-        *(lax.scatter_max_p, lax.scatter_min_p),
-    )
+from calque.program.number_origins import (
+    NOTHING,
+    Found,
+    Root,
+    Summary,
+    body_of,
+    is_comparison,
+    is_computed,
+    is_literal,
+    ranks,
+    summary_of,
 )
-_SELECTING = frozenset(
-    (
-        *(lax.max_p, lax.min_p, lax.clamp_p, lax.reduce_window_max_p, lax.reduce_window_min_p),
-        *(lax.gather_p, lax.scatter_p, lax.slice_p, lax.dynamic_slice_p),
-    )
-)
-_MOVING = (_RANKING | _SELECTING).union(
-    (
-        *(lax.reshape_p, lax.broadcast_in_dim_p, lax.transpose_p, lax.squeeze_p, lax.rev_p),
-        *(lax.concatenate_p, lax.pad_p, lax.select_n_p, lax.copy_p, lax.abs_p, lax.neg_p),
-        *(lax.dynamic_update_slice_p, lax.convert_element_type_p, lax.optimization_barrier_p),
-    )
-)
-"""Operations that give some of their operands' numbers, or these without a sign."""
-
-
-class _Root(NamedTuple):
-    """A number that was computed, from which others were selected.
-
-    Attributes:
-        value: represents how it was computed; equal for the same operation on the same numbers.
-        stored: the variables of the program that have to be stored.
-    """
-
-    value: Any
-    stored: frozenset[Any]
-
-
-class _Found(NamedTuple):
-    """What is known of a variable.
-
-    Attributes:
-        value: represents how it was computed.
-        roots: the numbers among which its own are.
-        rank: 2 if they are extrema of these or so, 1 if some were selected, 0 for all of them.
-        entry: the variables of the program through which they came into the operation.
-    """
-
-    value: Any
-    roots: frozenset[_Root] = frozenset()
-    rank: int = 0
-    entry: frozenset[Any] = frozenset()
 
 
 def computed_once(closed: ClosedJaxpr, has_backward: bool = False) -> ClosedJaxpr:
@@ -81,8 +45,8 @@ def computed_once(closed: ClosedJaxpr, has_backward: bool = False) -> ClosedJaxp
         has_backward: whether another program may compare its results.
     """
     inner = closed.jaxpr
-    has_backward = has_backward and any(_has(e, _ranks) for e in inner.eqns)
-    if not (has_backward or any(_has(e, _is_comparison) for e in inner.eqns)):
+    has_backward = has_backward and any(map(_gives_extrema, inner.eqns))
+    if not (has_backward or any(map(_may_relate, inner.eqns))):
         return closed
     search = _Search(inner)
     if has_backward:
@@ -97,7 +61,7 @@ def computed_once(closed: ClosedJaxpr, has_backward: bool = False) -> ClosedJaxp
         for variable in equation.outvars:
             if variable not in search.stored:
                 continue
-            value = search.known[variable].value
+            value = search.values[variable]
             if value not in first:  # XLA merges equal operations, but not what stores them
                 pin = _pin(variable)
                 first[value] = pin.outvars[0]
@@ -132,44 +96,42 @@ def _template(shape: tuple[int, ...], dtype: Any, by_barrier: bool) -> Any:
     return equation
 
 
-def _is_computed(value: Any) -> bool:
-    """Returns True for a variable that may hold rounded numbers."""
-    if isinstance(value, Literal):
-        return False
-    return jax.numpy.issubdtype(value.aval.dtype, jax.numpy.floating) and value.aval.size > 0
-
-
-def _body(equation: Any) -> Any:
-    return equation.params["jaxpr"].jaxpr if equation.primitive.name == "jit" else None
-
-
-def _is_comparison(equation: Any) -> bool:
-    return equation.primitive in _COMPARING and all(map(_is_computed, equation.invars))
-
-
-def _rank(primitive: Any) -> int:
-    return 2 if primitive in _RANKING else int(primitive in _SELECTING)
-
-
-def _ranks(equation: Any) -> bool:
-    return equation.primitive in _RANKING and _is_computed(equation.outvars[0])
-
-
-_having: dict[Any, WeakKeyDictionary[Any, bool]] = {
-    _is_comparison: WeakKeyDictionary(),
-    _ranks: WeakKeyDictionary(),
-}
+_having: dict[Any, WeakKeyDictionary[Any, bool]] = defaultdict(WeakKeyDictionary)
 
 
 def _has(equation: Any, asked: Callable[[Any], bool]) -> bool:
     """Returns True if an equation, or one of the operation that it calls, is of a kind."""
-    body = _body(equation)
+    body = body_of(equation)
     if body is None:
         return asked(equation)
     known = _having[asked]
     if body not in known:
         known[body] = any(_has(e, asked) for e in body.eqns)
     return known[body]
+
+
+def _gives_extrema(equation: Any) -> bool:
+    """Returns True if results of an equation are extrema or the like."""
+    body = body_of(equation)
+    if body is None or not _has(equation, ranks):
+        return body is None and ranks(equation)
+    known = summary_of(body).known
+    return any(2 in known[v].roots.values() for v in body.outvars if not is_literal(v))
+
+
+def _may_relate(equation: Any) -> bool:
+    """Returns True if an equation may compare numbers with some that were selected from them."""
+    if not _has(equation, is_comparison):
+        return False
+    body = body_of(equation)
+    if body is None:
+        return True
+
+    def is_given(operand: Found) -> bool:
+        return bool(operand.roots) and any(is_computed(equation.invars[i]) for i in operand.entry)
+
+    compared = summary_of(body).compared
+    return any(a.entry != b.entry and is_given(a) and is_given(b) for a, b in compared)
 
 
 class _Search:
@@ -179,109 +141,124 @@ class _Search:
         jaxpr: the program.
 
     Attributes:
-        known: what is known of its variables.
-        stored: those that have to be stored.
+        stored: the variables.
+        values: represents how each variable is computed; equal for the same operation on the same
+            operands.
     """
 
     def __init__(self, jaxpr: Any) -> None:
-        self.known: dict[Any, _Found] = {}
         self.stored: set[Any] = set()
-        self._serial = iter(range(2**62))
-        self._values: dict[Any, int] = {}
-        for variable in (*jaxpr.constvars, *jaxpr.invars):
-            self.known[variable] = _Found(next(self._serial))
-        for equation in jaxpr.eqns:
-            own = {variable: variable for variable in equation.outvars}
-            self._visit(equation, self.known, own, None)
-        self._results = dict.fromkeys(v for v in jaxpr.outvars if _is_computed(v))
+        self.values: dict[Any, Any] = {}
+        self._jaxpr = jaxpr
+        self._made = {v: e for e in jaxpr.eqns for v in e.outvars}
+        self._structures: dict[Any, Any] = {}
+        self._evaluate()
+        self._summary = Summary(jaxpr, is_whole=True)
+        for a, b in self._summary.compared:
+            if a.roots and b.roots:
+                self._relate(a, b)
 
     def store_extrema(self) -> None:
         """Store the numbers of which extrema are among the results."""
-        for one in map(self.known.__getitem__, self._results):
-            if one.rank == 2:
-                self.stored.update(*(root.stored for root in one.roots))
+        for variable in self._jaxpr.outvars:
+            found = NOTHING if is_literal(variable) else self._summary.known[variable]
+            self.stored.update(*(self._of(root) for root, rank in found.roots.items() if rank == 2))
 
-    def _visit(
-        self, equation: Any, known: dict[Any, _Found], own: dict[Any, Any], around: Any
-    ) -> None:
-        """Find out what an equation's results are.
+    def _relate(self, a: Found, b: Found) -> None:
+        """Store what two operands have in common, of which one has only a part."""
+        for (one, rank), (other, other_rank) in itertools.product(a.roots.items(), b.roots.items()):
+            if rank != other_rank and (one == other or self._root(one) == self._root(other)):
+                self.stored |= self._of(one) | self._of(other)
 
-        Args:
-            equation: the equation.
-            known: what is known of the variables of its jaxpr.
-            own: the variables of the program, by those of the jaxpr that hold the same.
-            around: the variables of the program that the operation around it takes; None if there
-                is none.
-        """
-        body = _body(equation)
-        operands = [self._operand(v, known, around) for v in equation.invars]
-        if body is not None:
-            self._enter(body, equation, operands, known, own, around)
-            return
-        if _is_comparison(equation):
-            a, b = operands
-            if a.rank != b.rank and a.entry != b.entry:
-                self._relate(a, b)
-        value = self._value(equation, operands)
-        for index, variable in enumerate(equation.outvars):
-            roots, rank = frozenset[_Root](), 0
-            entry = frozenset[Any]().union(*(one.entry for one in operands))
-            if _is_computed(variable):
-                if equation.primitive in _MOVING:
-                    roots = roots.union(*(one.roots for one in operands))
-                    rank = max(_rank(equation.primitive), *(one.rank for one in operands))
-                else:
-                    stored = {own[variable]} if variable in own else around or ()
-                    roots = frozenset((_Root((value, index), frozenset(stored)),))
-            known[variable] = _Found((value, index), roots, rank, entry)
+    def _of(self, root: Root) -> set[Any]:
+        """Returns the variables to store for a root."""
+        if len(root) == 1:
+            return {root[0]}
+        operands = self._jaxpr.eqns[root[0]].invars
+        found = [self._summary.known[v] for v in operands if not is_literal(v)]
+        return set().union(*(self._of(inner) for one in found for inner in one.roots))
 
-    def _enter(
-        self,
-        body: Any,
-        equation: Any,
-        operands: list[_Found],
-        known: dict[Any, _Found],
-        own: dict[Any, Any],
-        around: Any,
-    ) -> None:
-        inside = {v: _Found(next(self._serial)) for v in body.constvars}
-        inside.update(zip(body.invars, operands, strict=True))
-        if around is None:
-            taken = (root for one in operands for root in one.roots)
-            around = frozenset[Any]().union(*(root.stored for root in taken))
-        named = zip(body.outvars, equation.outvars, strict=True)
-        outer = {v: own[result] for v, result in named if result in own and not _is_literal(v)}
-        for each in body.eqns:
-            self._visit(each, inside, outer, around)
-        for v, result in zip(body.outvars, equation.outvars, strict=True):
-            known[result] = _Found(v.val) if _is_literal(v) else inside[v]
+    def _evaluate(self) -> None:
+        numbers: defaultdict[Any, int] = defaultdict(itertools.count().__next__)
+        for variable in (*self._jaxpr.constvars, *self._jaxpr.invars):
+            self.values[variable] = numbers[variable]
+        for equation in self._jaxpr.eqns:
+            operands = tuple(repr(v) if is_literal(v) else self.values[v] for v in equation.invars)
+            body = body_of(equation)
+            done = _operation(equation) if body is None else id(body)
+            if equation.effects:
+                done = id(equation)
+            for index, variable in enumerate(equation.outvars):
+                self.values[variable] = numbers[done, operands, index]
 
-    def _operand(self, value: Any, known: dict[Any, _Found], around: Any) -> _Found:
-        if _is_literal(value):
-            return _Found((str(value.aval), repr(value.val)))
-        found = known[value]
-        return found if around is not None else found._replace(entry=frozenset((value,)))
+    def _root(self, root: Root) -> Any:
+        """Represents how a root is computed from stored variables; equal for the same operation."""
+        if root not in self._structures:
+            index, *path = root
+            if path:
+                equation = self._jaxpr.eqns[index]
+                given = [self._operand(v) for v in equation.invars]
+                self._structures[root] = _within(body_of(equation), path, given)
+            else:
+                self._structures[root] = self._result(index)
+        return self._structures[root]
 
-    def _value(self, equation: Any, operands: list[_Found]) -> Any:
-        """Returns a value that is equal for the same operation on the same operands."""
-        params = tuple(sorted((k, _comparable(v)) for k, v in equation.params.items()))
-        if equation.effects or any(v is None for _, v in params):
-            return next(self._serial)
-        key = equation.primitive, params, tuple(one.value for one in operands)
-        return self._values.setdefault(key, next(self._serial))
+    def _result(self, variable: Any) -> Any:
+        equation = self._made[variable]
+        given = [self._operand(v) for v in equation.invars]
+        return _computed(equation, equation.outvars.index(variable), given)
 
-    def _relate(self, a: _Found, b: _Found) -> None:
-        """Store what two variables have in common, if one is compared with the other."""
-        common = {root.value for root in a.roots} & {root.value for root in b.roots}
-        for root in (*a.roots, *b.roots):
-            if root.value in common:
-                self.stored |= root.stored
+    def _operand(self, variable: Any) -> Any:
+        if is_literal(variable):
+            return repr(variable)
+        is_moved = (variable,) not in self._summary.known[variable].roots
+        if variable not in self._made or not (is_moved and self._summary.known[variable].roots):
+            return self.values[variable]
+        if variable not in self._structures:
+            self._structures[variable] = self._result(variable)
+        return self._structures[variable]
 
 
-def _is_literal(value: object) -> bool:
-    return isinstance(value, Literal)
+def _within(body: Any, path: list[Any], given: list[Any]) -> Any:
+    """Represents how a variable of an operation is computed from the operation's operands.
+
+    Args:
+        body: the operation's jaxpr.
+        path: the indexes of calls in it, and the variable.
+        given: represents the operands.
+    """
+    known = dict(zip(body.invars, given, strict=True))
+    made = {v: e for e in body.eqns for v in e.outvars}
+
+    def of(variable: Any) -> Any:
+        if is_literal(variable):
+            return repr(variable)
+        if variable not in known:
+            equation = made.get(variable)
+            if equation is None:  # a constant
+                return id(variable)
+            operands = [of(v) for v in equation.invars]
+            known[variable] = _computed(equation, equation.outvars.index(variable), operands)
+        return known[variable]
+
+    first, *rest = path
+    if not rest:
+        return of(first)
+    equation = body.eqns[first]
+    return _within(body_of(equation), rest, [of(v) for v in equation.invars])
 
 
-def _comparable(value: Any) -> Any:
-    """Returns a parameter as a comparable text; None if there is none."""
-    return None if isinstance(value, ClosedJaxpr) or hasattr(value, "eqns") else repr(value)
+def _computed(equation: Any, index: int, given: list[Any]) -> Any:
+    """Represents a result of an equation."""
+    body = body_of(equation)
+    if body is not None:
+        result = body.outvars[index]
+        return repr(result) if is_literal(result) else _within(body, [result], given)
+    return _operation(equation), index, tuple(given)
+
+
+def _operation(equation: Any) -> Any:
+    params = sorted(equation.params.items())
+    if any(hasattr(value, "eqns") or hasattr(value, "jaxpr") for _, value in params):
+        return id(equation)
+    return equation.primitive, repr(params)

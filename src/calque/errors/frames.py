@@ -8,11 +8,12 @@ from types import FrameType
 import jax
 import torch
 
+from calque.errors.installed import is_installed
+
 _LIBRARIES = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
     for path in (os.path.dirname(__file__), torch.__file__, jax.__file__, os.__file__)
 )
-_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _WRAPPERS = (
@@ -56,15 +57,13 @@ def is_library(filename: str) -> bool:
     the standard library or an installed package.
     """
     return (
-        filename.startswith(_LIBRARIES)
-        or filename.startswith("<frozen")
-        or any(part in filename for part in _SITE)
+        filename.startswith(_LIBRARIES) or filename.startswith("<frozen") or is_installed(filename)
     )
 
 
 def is_standard(filename: str) -> bool:
     """Returns True if a file belongs to Python's standard library."""
-    return filename.startswith(_STANDARD) and not any(part in filename for part in _SITE)
+    return filename.startswith(_STANDARD) and not is_installed(filename)
 
 
 def is_librarys(frame: FrameType) -> bool:

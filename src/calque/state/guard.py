@@ -18,7 +18,7 @@ from calque.state.values import (
     same_keys,
     same_value,
 )
-from calque.state.weak import weakened
+from calque.state.weak import Referred, weakened
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
@@ -69,6 +69,7 @@ class StateGuard:
             self._free.setdefault(row, set()).add(key)
         self._by_owner = dict(rows)
         self._rows = [row for row in rows.values() if row.guarded]
+        self._referred = Referred(self._rows, self._free, kept)
         self.identities: Identities = Identities(self._rows, self._free)
         self._outdated = False  # the identities, if other rows are compared since
         self._replaced: dict[tuple[Row, Any], None] = {}  # places whose objects a loop replaces
@@ -82,7 +83,9 @@ class StateGuard:
         """Returns True if every row holds the same objects."""
         try:
             others = self.identities.others
-            return self.identities.hold() and not (others and any(map(self._difference, others)))
+            if not self.identities.hold() or (others and any(map(self._difference, others))):
+                return False
+            return self._referred.first_difference() is None
         except (ValueError, RuntimeError, AttributeError):
             return False  # an unbound variable, or a dict that another thread changes
 
@@ -170,7 +173,7 @@ class StateGuard:
     def _matches(
         self, old: Any, new: Any, pairs: list[tuple[Row, Any, Any, Any]], seen: dict[int, Any]
     ) -> bool:
-        if same_value(old, new):
+        if same_value(old, new) or self._referred.exchange(old, new):
             return True
         if id(old) in seen:
             return seen[id(old)] is new
@@ -307,7 +310,7 @@ class StateGuard:
             key = self._difference(row)
             if key is not None:
                 return row, key[0]
-        return None
+        return self._referred.first_difference()
 
     def _difference(self, row: Row) -> tuple[Any] | None:
         if type(row) is CacheRow:  # later calls may add entries, but an emptied cache differs

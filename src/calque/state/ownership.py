@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from calque.errors.frames import is_library
+from calque.errors.installed import package_of
 
 
 class Owner(enum.IntEnum):
@@ -40,10 +41,6 @@ _ROOTS = (
 )
 _BACKPORT = f"{os.sep}typing_extensions.py"
 """Its functions replace those of `typing`."""
-_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-# A folder of that name further up or down (`keras/src/backend/torch`) is another package's.
-_PACKAGES = tuple(f"{site}{name}{os.sep}" for site in _SITE for name in sorted(_ENGINE))
-_SERVES = tuple(f"{site}{name}" for site in _SITE for name in sorted(_SERVING))
 
 
 @functools.lru_cache(maxsize=16384)
@@ -53,15 +50,16 @@ def owner_of_file(file: str) -> Owner:
         return Owner.PYTHON if file.startswith("<frozen") else Owner.ENGINE
     if file.endswith(_BACKPORT):
         return Owner.PYTHON
-    if any(part in file for part in _SITE):
-        return Owner.ENGINE if any(part in file for part in _PACKAGES) else Owner.PACKAGE
+    # A folder of that name further down (`keras/src/backend/torch`) is another package's.
+    if package := package_of(file):
+        return Owner.ENGINE if package in _ENGINE else Owner.PACKAGE
     return Owner.PYTHON if is_library(file) else Owner.USER
 
 
 @functools.lru_cache(maxsize=16384)
 def serves_engine(file: str) -> bool:
     """Returns True if code is the program's only where the program calls it."""
-    return any(part in file for part in _SERVES)
+    return package_of(file) in _SERVING
 
 
 def owner_of_code(code: CodeType, held: dict[str, Any] | None = None) -> Owner:

@@ -5,7 +5,7 @@ Weak references show the end of an object, which is a change of state.
 
 import copy
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any
 
 from calque.errors import unrepeatable
@@ -104,6 +104,64 @@ class WeakRow(Row):
 
     def name(self, key: Any) -> str:
         return self._row.name(key)
+
+
+class Referred:
+    """The places of objects to which weak references in the program's state refer, and which each
+    call may replace.
+
+    A program takes what is in such a place for the target, so it must be. A new reference to what
+    is there serves as the earlier one did.
+
+    Args:
+        rows: the rows that are compared.
+        free: the keys of rows that may hold anything.
+        kept: the ids of objects that calls return or store, so that no others may replace them.
+    """
+
+    def __init__(
+        self, rows: Iterable[Row], free: Mapping[Row, Collection[Any]], kept: Container[int]
+    ) -> None:
+        held = [(row, key, row.before.get(key)) for row, keys in free.items() for key in keys]
+        found = {(row, key): one for row, key, one in held if type(one) is weakref.ref}
+        self._references: dict[tuple[Row, Any], weakref.ref[Any]] = {}
+        self._fixed: set[tuple[Row, Any]] = set()
+        if not found:
+            return
+        compared = {
+            id(value)
+            for row in rows
+            for key, value in row.before.items()
+            if key not in row.ignored and key not in free.get(row, ())
+        }
+        for place, one in found.items():
+            if id(one) in compared:
+                self._references[place] = one
+                if id(one) in kept or id(one()) in kept:
+                    self._fixed.add(place)
+
+    def first_difference(self) -> tuple[Row, Any] | None:
+        """Returns the first place without the target of its reference; None if there is none."""
+        for place, one in self._references.items():
+            if not _is_in(place, one):
+                return place
+        return None
+
+    def exchange(self, old: object, new: object) -> bool:
+        """Returns True if one reference serves as another did, which it then replaces."""
+        if type(old) is not weakref.ref or type(new) is not weakref.ref:
+            return False
+        places = [place for place, one in self._references.items() if one is old]
+        if not self._fixed.isdisjoint(places) or not any(_is_in(one, new) for one in places):
+            return False
+        self._references.update(dict.fromkeys(places, new))
+        return True
+
+
+def _is_in(place: tuple[Row, Any], reference: weakref.ref[Any]) -> bool:
+    row, key = place
+    target, now = reference(), row.get(key)
+    return target is not None and (now is target or now is reference)
 
 
 def proxied(value: object) -> Any:

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx.node import Node
 
+from calque.errors.installed import is_installed
+
 _ENGINES = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
     for path in (os.path.dirname(os.path.dirname(__file__)), torch.__file__)
 )
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class NodeOrigin(NamedTuple):
@@ -64,7 +65,7 @@ def is_engine(filename: str) -> bool:
     """
     if filename.startswith((*_ENGINES, "<frozen", "<eval_with_key>")):
         return True
-    return filename.startswith(_STANDARD) and not any(part in filename for part in _PACKAGES)
+    return filename.startswith(_STANDARD) and not is_installed(filename)
 
 
 def program_frame(depth: int = 1) -> FrameType | None:

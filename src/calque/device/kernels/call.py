@@ -200,7 +200,7 @@ class Runner:
             return _split_tensor(value, arrays, name)
         if isinstance(value, torch.SymFloat):
             if name not in self._traced:
-                return static_number(value.node.pin())
+                return static_number(_pinned(value))
             arrays.append(value.node.traced)  # a number traced by calque.jit
             return _ARRAY
         return value
@@ -278,7 +278,7 @@ class Runner:
 
     def _template(self, value: object, name: str) -> Any:
         if isinstance(value, torch.SymFloat):
-            return SLOT if name in self._traced else value.node.pin()
+            return SLOT if name in self._traced else _pinned(value)
         if isinstance(value, Tensor):
             return slot_of(value)
         if type(value) in NUMBERS and name in self._traced:
@@ -286,6 +286,12 @@ class Runner:
         if isinstance(value, list | tuple):
             return [self._template(item, name) for item in value]
         return to_numpy(value) if isinstance(value, torch.dtype) else value
+
+
+def _pinned(number: Any) -> Any:
+    """Returns the value of a traced number, which PyTorch takes from NumPy as Python's."""
+    value = number.node.pin()
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _check_whole_numbers(values: Sequence[Any], name: str) -> None:

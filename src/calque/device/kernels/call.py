@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from jax import lax
 from jax.core import Tracer

@@ -302,3 +302,11 @@ def test_products_heed_the_precision_asked_for() -> None:
                 torch.mm(x.to("jax"), x.to("jax"), out=out)
                 _agree(out, x @ x)
                 _agree(out.clone().addmm_(out, out), out.cpu() + out.cpu() @ out.cpu())
+
+
+def test_zeros_of_either_sign_are_two_numbers() -> None:
+    x = torch.tensor([float("nan")], device="jax")
+    for step in range(3 * REPEATED):
+        number = (0.0, -0.0)[step % 2]
+        assert str(torch.nan_to_num(x, number).item()) == str(number)
+        assert str(x.clone().nan_to_num_(nan=number).item()) == str(number)

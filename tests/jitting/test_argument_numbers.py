@@ -127,6 +127,9 @@ def advanced(s, x, v):
 
 NEEDED = {
     "that_decides_a_dtype": (lambda s, x, v: torch.full((2,), v, device=x.device), whole),
+    "that_decides_the_dtype_of_a_choice": (lambda s, x, v: torch.where(x > 0, v, 0), whole),
+    "chosen_beside_integers": (lambda s, x, v: x.long().where(x > 0, v), whole),
+    "as_an_exponent": (lambda s, x, v: (x * 9).long() ** v, lambda i: np.float64(i + 0.5)),
     "in_a_text": (lambda s, x, v: (x.sum(), f"{v}"), real),
     "as_a_key": (lambda s, x, v: x * {v: 2.0}[v], real),
     "as_an_int": (lambda s, x, v: x * int(v * 10), real),
@@ -180,6 +183,14 @@ def test_numbers_are_computed_with(name):
 @pytest.mark.parametrize("name", NEEDED)
 def test_numbers_that_code_needs_are_compared(name):
     _check(*NEEDED[name])
+
+
+def test_equal_exponents_of_two_types():
+    x = torch.tensor([2.0, 3.0], device="jax")
+    for kind, base in ((int, x), (float, x.long())):
+        run = calque.jit(lambda x, v: x**v)
+        for v in (1, 3, 2):
+            assert run(base, kind(v)).dtype == torch.float32
 
 
 class Scaled(nn.Module):

@@ -541,3 +541,32 @@ def test_an_optimizer_of_copies_is_made_anew_by_each_call(make, scheduled):
         step(x.to("jax"))
     torch.testing.assert_close(model.weight.cpu(), start.weight)
     assert step.history == ["first call"]
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+@pytest.mark.parametrize("kind", ["sgd", "sgd-momentum", "adam"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_optimizer_of_parameters_from_outside_is_made_by_each_call(kind, kept):
+    def run(device, jit):
+        weight = torch.ones(2, device=device, requires_grad=True)
+        made = []
+
+        def step(x):
+            if not made or not kept:
+                made[:] = [OPTIMIZERS[kind]([weight])]
+            made[0].zero_grad()
+            (weight.square() * x).sum().backward()
+            made[0].step()
+            return weight.detach() * 1
+
+        step = jit(step)
+        found = [step(torch.tensor([0.5, i], device=device)).tolist() for i in range(6)]
+        states = made[0].state_dict()["state"].values()
+        return found, [float(s["step"]) for s in states if "step" in s], step
+
+    found, counts, step = run("jax", calque.jit)
+    expected, expected_counts, _ = run("cpu", lambda fn: fn)
+    assert counts == expected_counts
+    for one, other in zip(found, expected):
+        assert one == pytest.approx(other, abs=1e-5)
+    assert len(step.history) <= (3 if kept else 6)

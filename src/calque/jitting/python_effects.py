@@ -380,9 +380,20 @@ class PythonState:
         """Record what each call returns or stores."""
         self.kept |= kept_objects(values, self.snapshot.known)
 
-    def made(self, container: Any, key: Any) -> None:
-        """Mark an item that was prepared for the trace as existing before it."""
-        row = self.snapshot.rows.get(id(container))
-        if row is not None and key in container:
-            row.before[key] = container[key]
-            self.snapshot.visit(container[key], row.path.item(key))
+    def prepared(self, optimizer: object, made: list[tuple[Any, Any]], is_new: bool) -> None:
+        """Mark what was prepared for an optimizer's step as existing before the trace.
+
+        Args:
+            made: the containers and keys.
+            is_new: whether the function may have created it. Later calls would find its state.
+        """
+        self.snapshot.visit(optimizer, type(optimizer).__name__)
+        for container, key in made:
+            row = self.snapshot.rows.get(id(container))
+            if row is not None and key in container:
+                row.before[key] = container[key]
+                self.snapshot.visit(container[key], row.path.item(key))
+        if is_new and any(container is not vars(optimizer) for container, _ in made):
+            self.unrepeatable.append(
+                f"the function creates the state of {type(optimizer).__name__}"
+            )

@@ -322,9 +322,8 @@ class JitTrace:
         self.histories.check_operator(func, args, kwargs)
 
     def _on_prepared(self, optimizer: object, made: list[tuple[Any, Any]]) -> None:
-        self.state.snapshot.visit(optimizer, type(optimizer).__name__)
-        for container, key in made:
-            self.state.made(container, key)
+        running = self.optimizer_tracing.running
+        self.state.prepared(optimizer, made, running is None or running.creates_optimizers)
 
     @settles
     def rollback(self) -> None:

@@ -38,8 +38,7 @@ _REPEATED = frozenset(("os.putenv", "os.unsetenv"))
 """Events of what each call repeats: the environment is a dict."""
 _MONITORS = hasattr(sys, "monitoring")
 _TELLING = frozenset(m.__file__ for m in (linecache, logging, traceback, warnings))
-"""Files of Python's library whose code only writes output for the user; when it does is not state.
-"""
+"""Files of Python's library whose code only writes output; when it does is not state."""
 _READS = frozenset(("tolist", "numpy"))
 """Methods that read a CPU tensor without any PyTorch operator."""
 _SCHEDULERS = lr_scheduler.__file__
@@ -113,6 +112,7 @@ class Running:
         on_read: called for each CPU tensor that is read as Python values.
 
     Attributes:
+        creates_optimizers: whether an optimizer was created.
         scheduler_stepped: the user's line at which a scheduler of PyTorch's stepped first.
         all_reported: whether an optimizer has reported everything in its param groups and state.
     """
@@ -122,6 +122,7 @@ class Running:
     ) -> None:
         self._snapshot = snapshot
         self._on_read = on_read
+        self.creates_optimizers: bool = False
         self.scheduler_stepped: Origin | None = None
         self.all_reported: bool = False
         # By id, because equal code in two files is not the same.
@@ -252,6 +253,7 @@ class Running:
 
     def _visit_engine(self, code: CodeType) -> None:
         self.all_reported |= code in _OF_OPTIMIZERS
+        self.creates_optimizers |= code is Optimizer.__init__.__code__
         of_scheduler = code.co_filename == _SCHEDULERS and code.co_varnames[:1] == ("self",)
         if of_scheduler or code.co_qualname.startswith("SWALR."):
             self._snapshot.look_into_schedulers()

@@ -71,7 +71,7 @@ def describe(
                 arrays.append(number_array(kind, value))
                 key.append(kind)
             else:
-                key.append((kind, value))
+                key.append(static_number(value))
         elif kind is list and value:
             if type(value[0]) is int:
                 found = None if is_dynamic else tuple(value)
@@ -88,6 +88,13 @@ def describe(
         else:
             return None
     return tuple(key)
+
+
+def static_number(value: Any) -> tuple[type, Any]:
+    """Returns the part of a key for a number, which tells 0.0 from -0.0, and takes nan for nan."""
+    kind = type(value)
+    plain = value and value == value and kind is not complex
+    return kind, value if plain else repr(value)
 
 
 def cell_behind(tensor: Any) -> Cell | None:

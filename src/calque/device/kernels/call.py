@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from jax import lax
 from jax.core import Tracer
@@ -20,7 +21,7 @@ from torch.nn import Parameter
 from calque.device.kernels import growing_shapes
 from calque.device.kernels.applying import UNUSED, apply
 from calque.device.kernels.argument_slots import SLOT, Slot, Viewed, slot_of, viewed
-from calque.device.kernels.arguments import NUMBERS
+from calque.device.kernels.arguments import NUMBERS, static_number
 from calque.device.kernels.fast_path import wrap_result
 from calque.device.kernels.meta_check import Outline
 from calque.device.kernels.remedies import MASK
@@ -122,7 +123,7 @@ class Runner:
         precision.refresh()
         key: list[Any] = [_default_dtype()]
         if active.trace is not None:
-            _check_whole_numbers((*args, *kwargs.values()), self.rule.name == "aten::fill.Scalar")
+            _check_whole_numbers((*args, *kwargs.values()), self.rule.name)
         if self.guarded:
             self._check(args, kwargs, arrays)
         for value, name in zip(args, self._names, strict=False):
@@ -191,7 +192,7 @@ class Runner:
             if name in self._traced:
                 arrays.append(value)
                 return _ARRAY
-            return (kind, value)
+            return static_number(value)
         if kind is list or kind is tuple:
             if value and type(value[0]) is int and name not in self._traced:
                 return tuple(value)
@@ -200,7 +201,7 @@ class Runner:
             return _split_tensor(value, arrays, name)
         if isinstance(value, torch.SymFloat):
             if name not in self._traced:
-                return (float, value.node.pin())
+                return static_number(_pinned(value))
             arrays.append(value.node.traced)  # a number traced by calque.jit
             return _ARRAY
         return value
@@ -278,7 +279,7 @@ class Runner:
 
     def _template(self, value: object, name: str) -> Any:
         if isinstance(value, torch.SymFloat):
-            return SLOT if name in self._traced else value.node.pin()
+            return SLOT if name in self._traced else _pinned(value)
         if isinstance(value, Tensor):
             return slot_of(value)
         if type(value) in NUMBERS and name in self._traced:
@@ -288,19 +289,28 @@ class Runner:
         return to_numpy(value) if isinstance(value, torch.dtype) else value
 
 
-def _check_whole_numbers(values: Sequence[Any], fills: bool) -> None:
+def _pinned(number: Any) -> Any:
+    """Returns the value of a traced number, which PyTorch takes from NumPy as Python's."""
+    value = number.node.pin()
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _check_whole_numbers(values: Sequence[Any], name: str) -> None:
     """Refuse traced integers that would determine a result's dtype, because PyTorch sees traced
     numbers as floats.
 
+    They determine none if the result has the dtype of the operator's tensor anyway, or a given one.
+    But it may be PyTorch, as in `torch.where`, that gives `scalar_tensor` its dtype.
+
     Args:
         values: the arguments of an operator.
-        fills: whether the result has the dtype of the operator's tensor anyway. So it has a given
-            dtype if there is no tensor.
+        name: its name.
     """
     leaves = [x for v in values for x in (v if isinstance(v, list | tuple) else (v,))]
     whole = [x.node for x in leaves if isinstance(x, torch.SymFloat) and x.node.integral]
     dtypes = [x.dtype for x in leaves if isinstance(x, Tensor)]
-    if fills or (not dtypes and any(isinstance(x, torch.dtype) for x in leaves)):
+    is_given = not dtypes and any(isinstance(x, torch.dtype) for x in leaves)
+    if name == "aten::fill.Scalar" or (is_given and name != "aten::scalar_tensor"):
         whole = [node for node in whole if not node.is_exact]
     if whole:
         if not dtypes or not all(dtype.is_floating_point for dtype in dtypes):

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 from jax import lax
 from jax.core import Tracer
@@ -24,6 +23,7 @@ from calque.device.kernels.argument_slots import SLOT, Slot, Viewed, slot_of, vi
 from calque.device.kernels.arguments import NUMBERS, static_number
 from calque.device.kernels.fast_path import wrap_result
 from calque.device.kernels.meta_check import Outline
+from calque.device.kernels.python_numbers import check_whole_numbers, pinned
 from calque.device.kernels.remedies import MASK
 from calque.device.memory import rng, strides
 from calque.device.memory.cell import Cell, active, is_whole, read, x64
@@ -123,7 +123,7 @@ class Runner:
         precision.refresh()
         key: list[Any] = [_default_dtype()]
         if active.trace is not None:
-            _check_whole_numbers((*args, *kwargs.values()), self.rule.name)
+            check_whole_numbers((*args, *kwargs.values()), self.rule.name)
         if self.guarded:
             self._check(args, kwargs, arrays)
         for value, name in zip(args, self._names, strict=False):
@@ -201,7 +201,7 @@ class Runner:
             return _split_tensor(value, arrays, name)
         if isinstance(value, torch.SymFloat):
             if name not in self._traced:
-                return static_number(_pinned(value))
+                return static_number(pinned(value))
             arrays.append(value.node.traced)  # a number traced by calque.jit
             return _ARRAY
         return value
@@ -279,7 +279,7 @@ class Runner:
 
     def _template(self, value: object, name: str) -> Any:
         if isinstance(value, torch.SymFloat):
-            return SLOT if name in self._traced else _pinned(value)
+            return SLOT if name in self._traced else pinned(value)
         if isinstance(value, Tensor):
             return slot_of(value)
         if type(value) in NUMBERS and name in self._traced:
@@ -287,34 +287,6 @@ class Runner:
         if isinstance(value, list | tuple):
             return [self._template(item, name) for item in value]
         return to_numpy(value) if isinstance(value, torch.dtype) else value
-
-
-def _pinned(number: Any) -> Any:
-    """Returns the value of a traced number, which PyTorch takes from NumPy as Python's."""
-    value = number.node.pin()
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _check_whole_numbers(values: Sequence[Any], name: str) -> None:
-    """Refuse traced integers that would determine a result's dtype, because PyTorch sees traced
-    numbers as floats.
-
-    They determine none if the result has the dtype of the operator's tensor anyway, or a given one.
-    But it may be PyTorch, as in `torch.where`, that gives `scalar_tensor` its dtype.
-
-    Args:
-        values: the arguments of an operator.
-        name: its name.
-    """
-    leaves = [x for v in values for x in (v if isinstance(v, list | tuple) else (v,))]
-    whole = [x.node for x in leaves if isinstance(x, torch.SymFloat) and x.node.integral]
-    dtypes = [x.dtype for x in leaves if isinstance(x, Tensor)]
-    is_given = not dtypes and any(isinstance(x, torch.dtype) for x in leaves)
-    if name == "aten::fill.Scalar" or (is_given and name != "aten::scalar_tensor"):
-        whole = [node for node in whole if not node.is_exact]
-    if whole:
-        if not dtypes or not all(dtype.is_floating_point for dtype in dtypes):
-            whole[0].watch.give_up(whole[0])
 
 
 def _split_tensor(value: Tensor, arrays: list[Any], name: str) -> Any:

@@ -317,7 +317,7 @@ class Jitted(Generic[P, R]):
             # Tensors created like it, and its gradients, have the new placement.
             if program.moved_state:
                 program = trace(numbers)
-            if foresees and self._numbers.foresee(program.recording):
+            if foresees and self._numbers.foresee(program.recording, leaves):
                 program = trace(self._numbers.variables)
             lowered = program.lower()
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)

@@ -9,7 +9,7 @@ from calque.jitting.copied_counts import Counts
 from calque.jitting.recording import TraceRecording
 from calque.jitting.variable_numbers import Variable
 from calque.state import Row, StateGuard
-from calque.state.values import is_same_key
+from calque.state.values import instance_dict, is_same_key
 from calque.state.weak import WeakRow
 
 _MOST = 64
@@ -38,13 +38,19 @@ class LearnedNumbers:
             self._add(row, key)
         self._follow(guard)
 
-    def foresee(self, recording: TraceRecording) -> bool:
+    def foresee(self, recording: TraceRecording, leaves: Iterable[Any]) -> bool:
         """Record the numbers that a program both changes and compares, so that the next call would
         find them changed; returns True if there are new ones.
+
+        Args:
+            recording: the recording of the program.
+            leaves: the arguments, which may be other objects in the next call.
         """
         known = self.variables
-        if not recording.unrepeatable:
-            with _after_call(recording.changed_numbers):
+        given = {id(one) for leaf in leaves for one in (leaf, instance_dict(leaf))}
+        changes = [one for one in recording.changed_numbers if id(one[0].owner) not in given]
+        if changes and not recording.unrepeatable:
+            with _after_call(changes):
                 for guard in recording.guards:
                     if isinstance(guard, StateGuard) and not guard.holds():
                         self.learn(guard)

@@ -35,7 +35,7 @@ class Varying:
     __slots__ = ("part",)
 
     def __init__(self, part: tuple[Any, ...]) -> None:
-        self.part = part
+        self.part: tuple[Any, ...] = part
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Varying and other.part[0] is self.part[0]

@@ -9,8 +9,8 @@ import numpy as np
 from calque.state.contents import elements_of
 from calque.state.values import ATOMIC, instance_dict, same_value
 
-WHOLE = frozenset((int, np.int32, np.int64))
-NUMBERS = WHOLE | {float, np.float32, np.float64}
+WHOLE: frozenset[type[Any]] = frozenset((int, np.int32, np.int64))
+NUMBERS: frozenset[type[Any]] = WHOLE | {float, np.float32, np.float64}
 """The classes of numbers; not those of their subclasses' objects."""
 _MOST = 8
 """The number of items of a tuple above which numbers in it are always compared."""

@@ -120,13 +120,16 @@ class Outcome:
         _check_numbers(trace.variables.watch)
         recording.survivors = _survivors(made, describer)
         if recording.survivors:
-            returned = [one.value for one in recording.results if isinstance(one, Constant)]
-            code = getattr(fn, "__code__", None)
-            place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
-            check_gradients_reach(self._unreached, returned, place)
+            self._check_gradients_reach(fn)
         effects.check_nothing_stays(made)
         recording.sinks = [sink_of(cell, trace.arguments, len(trace.leaves)) for cell in written]
         return self._outputs([trace.lifting.values[cell] for cell in written] + describer.arrays)
+
+    def _check_gradients_reach(self, fn: Callable[..., Any]) -> None:
+        returned = [one.value for one in self._recording.results if isinstance(one, Constant)]
+        code = getattr(fn, "__code__", None)
+        place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
+        check_gradients_reach(self._unreached, returned, place)
 
     def _run(self, running: Running, fn: Callable[..., Any], given: list[Any]) -> Any:
         """Returns the function's result."""

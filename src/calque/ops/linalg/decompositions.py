@@ -1,7 +1,6 @@
 """Matrix decompositions: Cholesky, LU, QR, eigenvalues, singular values.
 
-LAPACK reports failure by an integer for each matrix (`info`), XLA by NaN. The rules compute `info`
-from the results, so that PyTorch raises its own errors.
+XLA reports failure by NaN. The rules compute LAPACK's `info` from it; PyTorch raises its errors.
 """
 
 from typing import Any

@@ -66,6 +66,21 @@ class StructureNode(NamedTuple):
     registered: Any = None
 
 
+class SetItems(tuple[Any, ...]):
+    """The items of a set with their classes, in the order of the set.
+
+    The order depends on the order of insertion, so new sets are copies of the first one.
+    """
+
+    first: set[Any] | frozenset[Any]
+
+    def __new__(cls, value: set[Any] | frozenset[Any]) -> "SetItems":
+        """Returns the items of a set."""
+        new = super().__new__(cls, [(type(item), item) for item in value])
+        new.first = value.copy()
+        return new
+
+
 class Repeated(NamedTuple):
     """A repeated occurrence of a container or object, by its number."""
 
@@ -123,9 +138,7 @@ class Flattening:
         if kind in (set, frozenset) and _holds_values(value):
             if self._opens(kind, inside):
                 self.opened.add(kind)
-            return self._numbered(value) or StructureNode(
-                kind, tuple([(type(i), i) for i in value])
-            )
+            return self._numbered(value) or StructureNode(kind, SetItems(value))
         if kind in (dict, list):
             return self._numbered(value) or self._contents(value, kind, inside)
         if kind in CALLED and self._opens(kind, False):
@@ -199,9 +212,9 @@ def _build_all(node: StructureNode, leaves: Iterator[Any], made: list[Any]) -> l
 
 
 def _holds_values(value: Any) -> bool:
-    """Returns True if a set holds plain values, and a set rebuilt from them has the same order."""
+    """Returns True if a set holds plain values, and a copy of it has the same order."""
     items = list(value)
-    return all(type(item) in ATOMIC for item in items) and list(type(value)(items)) == items
+    return all(type(item) in ATOMIC for item in items) and list(value.copy()) == items
 
 
 def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
@@ -218,7 +231,7 @@ def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
     if kind is tuple:
         return tuple([_build(item, leaves, made) for item in node.items])
     if kind in (set, frozenset):
-        made.append(kind(item for _, item in node.keys))
+        made.append(node.keys.first.copy())
         return made[-1]
     if kind in CALLED:
         return made_of(kind, node.keys, node.names, lambda: _build_all(node, leaves, made), made)

@@ -220,7 +220,18 @@ class Apply(nn.Module):
         return self.function(*args)
 
 
+def written(x):
+    y = x * 1
+    y[:, 1:3].mul_(2)
+    y[:, -1] += 1
+    y[1:] = y[:-1] + 0
+    y[::2].fill_(3)
+    y[:0] = 1
+    return y
+
+
 PROGRAMS = {
+    "writes": written,
     "slices": lambda x: (x[1:], x[:, 1:3], x[:-1], x[::1, ::2], x[-1]),
     "joins": lambda x: (torch.cat([x, x]), torch.stack([x, x], 1), x.repeat(1, 2)),
     "over the batch": lambda x: (x.sum(0), x.mean(), x.var(0), x.std(), x.amax(0), x.argmax(0)),
@@ -422,6 +433,11 @@ def only_cpu(x: torch.Tensor) -> torch.Tensor:
 only_cpu.register_fake(torch.empty_like)
 
 
+class Scan(nn.Module):
+    def forward(self, x):
+        return torch.logcumsumexp(x, 0)
+
+
 class OnlyCPU(nn.Module):
     def forward(self, x):
         return only_cpu(x)
@@ -431,6 +447,7 @@ class OnlyCPU(nn.Module):
     ("module", "error", "words"),
     [
         (Blocks, calque.TraceError, "aten::"),
+        (Scan, calque.TraceError, "aten::logcumsumexp needs static sizes"),
         (Places, calque.UnsupportedOpError, "aten::nonzero"),
         (Write, calque.TraceError, "return the new value"),
         (Drop, calque.TraceError, "eval()"),

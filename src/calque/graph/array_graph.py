@@ -23,7 +23,7 @@ from calque.device.memory import rng
 from calque.device.memory.cell import read
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime.dtypes import TO_NUMPY, to_numpy, to_torch
-from calque.errors import TraceError, UnsupportedOpError
+from calque.errors import CalqueError, TraceError, UnsupportedOpError
 from calque.graph.interpreter import Nodes, on_device
 from calque.ops.create.in_graphs import ARRAY_OPS, view_rule
 from calque.ops.table.facts import canonical, operators_with
@@ -36,6 +36,12 @@ from calque.upstream.jax_internals import (
     min_dim,
 )
 from calque.upstream.torch_internals import OpOverload, pytree, tree_leaves
+
+_OF_SIZES = (
+    *(InconclusiveDimensionOperation, ConcretizationTypeError),  # of JAX
+    *(TypeError, NotImplementedError),
+)
+"""Errors that a rule may raise because a size is dynamic."""
 
 
 def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,7 +120,9 @@ class ArrayNodes(Nodes):
             if is_operator:
                 return call(target, args, kwargs)
             return (_SYMBOLIC.get(target) or target)(*args, **kwargs)
-        except (InconclusiveDimensionOperation, ConcretizationTypeError, TypeError) as error:
+        except CalqueError:
+            raise
+        except _OF_SIZES as error:
             computes_sizes = not is_operator and any(isinstance(a, Array | RealSize) for a in args)
             if not computes_sizes and not any(map(_is_dynamic, tree_leaves((tuple(args), kwargs)))):
                 raise

@@ -109,12 +109,13 @@ def slice_scatter(
 def _write(base: Array, key: tuple[Any, ...], src: Array) -> Array:
     """Writes a slice: by a dynamic update, or by a scatter if the slice has a step."""
     dim = len(key) - 1
-    first, _, step = key[-1].indices(base.shape[dim])
     src = src.astype(base.dtype)
-    if src.size == 0:
+    if 0 in src.shape:
         return base
-    if step == 1:
-        return lax.dynamic_update_slice_in_dim(base, src, jnp.int32(first), dim)
+    if key[-1].step == 1:
+        return lax.dynamic_update_slice_in_dim(
+            base, src, jnp.asarray(key[-1].start, jnp.int32), dim
+        )
     return base.at[key].set(src)
 
 

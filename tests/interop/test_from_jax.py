@@ -22,6 +22,15 @@ def test_pytrees_and_static_values():
     assert fn({"a": a, "b": b}, k=3)["sum"].tolist() == [3.0, 4.0, 5.0]
 
 
+def test_a_number_that_its_code_needs_is_named_with_its_value():
+    tile = calque.from_jax(jnp.tile)
+    tiled = calque.jit(lambda x, count: tile(x, count))
+    for count in (1, 2, 3):
+        assert tiled(torch.ones(2, device="jax"), count).tolist() == [1] * (2 * count)
+    needed = "argument 1 is 2, and the program depends on its value"
+    assert tiled.history == ["first call", needed, "argument 1 was 2 and is 3"]
+
+
 def test_gradients_flow_to_both_sides():
     fn = calque.from_jax(lambda x, w: jnp.sin(x) * w)
     x = torch.tensor([0.1, 0.2], device="jax", requires_grad=True)

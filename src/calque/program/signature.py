@@ -182,6 +182,8 @@ def difference(old: Any, new: Any) -> str:
             return f"{place} now refers to a different {type(now.value).__name__} object"
         if isinstance(before, Called) and isinstance(now, Called) and before != now:
             return f"{place} now is, or closes over, a different function or value"
+        if isinstance(before, Varying) and before.part == now:
+            return f"{place} is {_described(now)}, and the program depends on its value"
         if before != now:
             return f"{place} was {_described(before)} and is {_described(now)}"
     return "the arguments alias different storages"

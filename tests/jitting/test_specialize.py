@@ -698,7 +698,7 @@ def _counting(x, weight, state):
     return (x * state.rate * weight).sum(), state.step
 
 
-@pytest.mark.parametrize("weights", ([0.5], [0.5, 1.5, 2.5]), ids=["one weight", "weights"])
+@pytest.mark.parametrize("weights", [[0.5], [0.5, 1.5, 2.5]], ids=["one weight", "weights"])
 def test_numbers_that_change_beside_assumed_values(weights):
     """Neither changing numbers in the state nor among the arguments cause a trace at each call."""
     results = []

@@ -5,6 +5,7 @@ import itertools
 import pickle
 import re
 import threading
+import types
 import warnings
 from collections.abc import Callable
 
@@ -684,3 +685,61 @@ class Cache:
     with pytest.raises(calque.TraceError):
         calque.jit(lambda x: cache.add(x), specialize=False)(values(1.0))
     assert len(cache.rows) == 3
+
+
+def _counting(x, weight, state):
+    if x.sum() > 0:
+        x = x * 2
+    if (x * (state.step + 1)).sum() > 0:  # depends on a number
+        x = x + state.step
+    state.step += 1
+    state.rate = 0.1 / (1 + state.step)
+    state.positive += int((x > 0).sum())
+    return (x * state.rate * weight).sum(), state.step
+
+
+@pytest.mark.parametrize("weights", [[0.5], [0.5, 1.5, 2.5]], ids=["one weight", "weights"])
+def test_numbers_that_change_beside_assumed_values(weights):
+    """Neither changing numbers in the state nor among the arguments cause a trace at each call."""
+    results = []
+    for device in ("jax", "cpu"):
+        state = types.SimpleNamespace(step=0, rate=1.0, positive=0)
+        found = []
+
+        def step(x, weight, state=state):
+            return _counting(x, weight, state)
+
+        run = calque.jit(step, specialize=True) if device == "jax" else step
+        for i in range(12):
+            sign = -1.0 if i in (6, 7, 10) else 1.0
+            x = torch.tensor([1.0, 2.0], device=device) * sign
+            total, count = run(x, weights[i % len(weights)])
+            found += [total.item(), count, state.step, state.rate, state.positive]
+        results.append(found)
+        if device == "jax":
+            assert hits(run) >= 5
+            assert len(run.history) <= 3
+    assert results[0] == pytest.approx(results[1])
+    assert list(map(type, results[0])) == list(map(type, results[1]))
+
+
+def test_a_counting_metric_of_a_library_is_traced_once():
+    source = """
+class Metric(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("most", torch.tensor(-9.0))
+        self._count = 0
+    def update(self, x):
+        self._count += 1
+        if torch.isnan(x).any():
+            raise ValueError("nan")
+        if x.numel() and bool((x > -9).all()):
+            self.most = torch.max(self.most, x.max())
+"""
+    metric = library(source)["Metric"]().to("jax")
+    update = calque.jit(lambda x: metric.update(x))
+    for i in range(6):
+        update(values(float(i), 1.0))
+        assert (metric._count, metric.most.item()) == (i + 1, max(i, 1))
+    assert len(update.history) <= 2

@@ -8,7 +8,7 @@ compared again.
 
 import inspect
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.nn import Module
@@ -46,11 +46,11 @@ class ArgumentNumbers:
                 keys[index] = Varying(keys[index])
         return keys
 
-    def learn(self, programs: dict[Any, list[Any]], key: Any) -> None:
-        """Record the numbers that differ from those of the last program for such arguments.
+    def learn(self, known: Sequence[Any], key: Any) -> None:
+        """Record the numbers that differ from those of the last call with such arguments.
 
         Args:
-            programs: the programs, by signature.
+            known: the signatures of earlier calls that were traced or observed.
             key: the signature of a call.
 
         Raises:
@@ -59,7 +59,7 @@ class ArgumentNumbers:
         spec = key[0]
         if isinstance(spec, Structure):
             return
-        like = (one for one in reversed(programs) if programs[one] and one[0] == spec)
+        like = (one for one in reversed(known) if one[0] == spec)
         last = next((one for one in like if type(one[0]) is type(spec)), None)
         if last is None:
             return

@@ -231,7 +231,8 @@ class Jitted(Generic[P, R]):
     def _missing(self, key: object, leaves: list[Any], spec: object) -> JittedProgram:
         refuse_arguments(leaves)
         self._objects.learn(self._last, key)
-        self._arguments.learn(self.programs, key)
+        made = [one for one, programs in self.programs.items() if programs]
+        self._arguments.learn([*self._specializing.observed, *made], key)
         reason = self._why(key, leaves)
         self._retraces.compare(self._last, key)
         self._last = key

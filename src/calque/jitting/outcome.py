@@ -79,8 +79,6 @@ class Outcome:
             returned = [self._run(running, fn, given)]
         trace.variables.take(trace.stand_ins)
         trace.optimizer_tracing.check_unchanged(running)
-        if trace.assumptions is not None and trace.assumptions.has_answered and trace.variables:
-            trace.variables.give_up()
         take_apart_stored(trace.state.snapshot)
         found = trace.variables.settle(trace.state.snapshot, trace.state.given)
         trace.state.assigned.update((row, key) for row, key, _ in found)

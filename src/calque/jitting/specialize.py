@@ -122,6 +122,11 @@ class Specializing:
         self._make = make
         self._signatures: dict[Any, Signature] = {}
 
+    @property
+    def observed(self) -> list[Any]:
+        """The signatures of calls that have run eagerly."""
+        return list(self._signatures)
+
     def made(self, key: Any, leaves: list[Any], spec: Any, reason: str) -> JittedProgram:
         """Returns a new program for a call that no program serves, specialized for the last
         observed values if it needs any.

@@ -88,7 +88,8 @@ class SharingGuard:
         pinned: the cells of arguments that are part of the state.
         state: the cells of the state.
         writes: whether the program writes to anything.
-        others: the tensors that the leaves must not be, by id.
+        others: the tensors that the leaves must not be, by id; None if the function cannot tell
+            which tensors it has.
     """
 
     guarded = "tensors that the function rebinds, and shared memory"
@@ -100,7 +101,7 @@ class SharingGuard:
         pinned: Mapping[int, tuple[Cell, int]],
         state: Set[Cell],
         writes: bool,
-        others: Mapping[int, torch.Tensor],
+        others: Mapping[int, torch.Tensor] | None,
     ) -> None:
         self._others = others
         self._sources = sources
@@ -121,12 +122,13 @@ class SharingGuard:
                 self._reason = source.why()
                 return False
             found += own
-        if self._others and not self._others.keys().isdisjoint(map(id, found)):
+        if found and self._others is not None and not self._is_apart(found, leaves):
             self._reason = "a tensor that the function rebinds now is another one of its state, too"
             return False
         if not self._writes:
             # Which of several tensors is returned or kept is known only of an equal arrangement.
-            if not self._arrangement or arrangement(found) == self._arrangement:
+            tells = bool(self._arrangement) or self._others is not None
+            if not tells or arrangement(found) == self._arrangement:
                 return True
             self._reason = "tensors of the function's own state shared memory before"
             return False
@@ -141,6 +143,11 @@ class SharingGuard:
             self._reason = "tensors of the function's own state share memory"
             return False
         return True
+
+    def _is_apart(self, found: Leaves, leaves: Leaves) -> bool:
+        """Returns True if none of the tensors is another one of the state or an argument."""
+        ids = set(map(id, found))
+        return ids.isdisjoint(self._others or ()) and ids.isdisjoint(map(id, leaves))
 
     def why(self) -> str:
         """Returns what differs."""

@@ -20,7 +20,7 @@ from calque.jitting.implicit_arguments import (
 from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.python_effects import PythonState, Rebound
 from calque.jitting.recording import Target
-from calque.jitting.replaced_state import compares_tensors
+from calque.jitting.replaced_state import asks_which_gradient, compares_tensors
 from calque.program.gradients.graph_boundary import is_hooked
 from calque.program.results import Existing, OwnTensor
 from calque.program.trees import is_tensor
@@ -53,7 +53,8 @@ class ImplicitFinder:
         found: their sources, with the tensors of the trace.
         free: keys of rows that may hold different tensors in each call.
         fixed: tensors whose gradient is also a variable, with these gradients.
-        others: the other tensors of the state, by id, if the function may tell which it has.
+        others: the other tensors of the state, by id; None if the function cannot tell which it
+            has.
     """
 
     def __init__(
@@ -66,13 +67,14 @@ class ImplicitFinder:
         self.found: list[tuple[Implicit, list[Any]]] = []
         self.free: list[tuple[Row, Any]] = []
         self.fixed: list[tuple[Tensor, Tensor]] = []
-        self.others: dict[int, Tensor] = {}
+        self.others: dict[int, Tensor] | None = None
         self._state = state
         self._known = known
         self._arguments = arguments
         self._values = values
         self._unread: dict[Cell, list[tuple[Tensor, Tensor]]] = {}
         self._elsewhere: set[Cell] = set()
+        self._asks_which = False
         self._count = len(arguments.stand_ins)
         self._positions: dict[int, int] = {}
 
@@ -93,10 +95,10 @@ class ImplicitFinder:
         for place in places:
             self.free.append((place.holder, place.key))
             self._add(HeldIn(place), place.before)
-        if places and compares_tensors(self._state.snapshot):
-            free = given.union(id(one) for place in places for one in place.before)
-            self.others = {key: one for key, one in found.items() if key not in free}
         self._find_gradients(counts)
+        if self.found and compares_tensors(self._state.snapshot):
+            free = given.union(id(one) for _, tensors in self.found for one in tensors)
+            self.others = {key: one for key, one in found.items() if key not in free}
         self._state.freed.clear()
 
     def _may_differ(self, place: Rebound, counts: Counter[Cell]) -> bool:
@@ -122,8 +124,18 @@ class ImplicitFinder:
             if gradient is not None and is_tensor(gradient):
                 pair = self._known.tensors[key], gradient
                 self._unread.setdefault(cell_of(gradient), []).append(pair)
-        for cell in [cell for cell in self._unread if cell in self._values]:
+        self._asks_which = asks_which_gradient(self._state.snapshot)
+        tells = self._tells_gradients()
+        for cell in [cell for cell in self._unread if tells or cell in self._values]:
             self.moved(cell)
+
+    def _tells_gradients(self) -> bool:
+        """Returns True if the user's code may compare a gradient with other tensors by identity,
+        and so depend on one that it reads in no other way.
+        """
+        snapshot = self._state.snapshot
+        names = "grad" in snapshot.namespaces.own_words or snapshot.namespaces.computes("grad")
+        return names and compares_tensors(snapshot)
 
     def moved(self, cell: Cell) -> list[tuple[Tensor, int | None]]:
         """Note gradients from before the trace that the program reads, or that outlive it.
@@ -147,7 +159,7 @@ class ImplicitFinder:
             self._add(GradientAmongArguments(target, index, is_argument), [])
             if is_argument:
                 return index
-        if is_among or cell in self._elsewhere or vars(gradient):
+        if self._asks_which or is_among or cell in self._elsewhere or vars(gradient):
             self.fixed.append((tensor, gradient))
             return None
         index = self._add(GradientOf(target), [gradient])

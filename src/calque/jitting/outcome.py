@@ -42,7 +42,6 @@ from calque.program.value_checks import Checks
 from calque.state import Running
 from calque.state.names import names_of
 from calque.state.stores import take_apart_stored
-from calque.state.values import is_of_values
 
 if TYPE_CHECKING:
     from calque.jitting.tracing import JitTrace
@@ -173,8 +172,7 @@ class Outcome:
         outside = {id(row.owner) for row in trace.state.snapshot.rows.values()}
         kept = trace.state.look()
         before = trace.state.snapshot.known
-        tuples = ((key, one) for key, one in before.items() if isinstance(one, tuple))
-        outside.update(key for key, one in tuples if not is_of_values(one))
+        outside.update(key for key, one in before.items() if isinstance(one, tuple))
         outside -= trace.state.left.moving
         containers = Containers(result, outside, trace.state.given, kept, before)
         leaves, recording.spec = containers.flatten(result)

@@ -47,7 +47,7 @@ class TraceRecording:
         flags: tensors whose `requires_grad` changes, with the new flag.
         survivors: other cells created in the trace that outlive it.
         count: the number of leaves in a call's arguments.
-        others: the tensors that implicit arguments must not be, by id.
+        others: the tensors that implicit arguments must not be, by id; None if it does not matter.
         sharing: how the implicit arguments share storages, and which are one tensor.
         pinned: arguments that are also part of the state.
         stored: arguments whose whole storage is the input, with their required position in it.
@@ -79,7 +79,7 @@ class TraceRecording:
     def __init__(self) -> None:
         self.ambient: tuple[Any, ...] = ambient()
         self.implicit: list[Implicit] = []
-        self.others: dict[int, torch.Tensor] = {}
+        self.others: dict[int, torch.Tensor] | None = None
         self.flags: list[tuple[Target, bool]] = []
         self.rewritten: list[Attached] = []
         self.passed: list[tuple[OwnTensor, Description, bool]] = []

@@ -1,11 +1,17 @@
 """State variables whose tensor is replaced between calls by code outside the function."""
 
+import dis
 from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from calque.jitting.effects import Rebound
 from calque.program.trees import is_tensor
 from calque.state import Snapshot, StateGuard
+from calque.state.names import names_of
+from calque.state.ownership import Owner
+from calque.state.reads import ATTRIBUTES, VARIABLES
 from calque.state.rows import DictRow, SetRow
 from calque.state.values import is_same_key
 from calque.state.weak import WeakRow
@@ -31,11 +37,13 @@ class Exchanged:
     def learn(self, guard: object) -> None:
         """Record the variable for which a guard has failed."""
         found = guard.first_difference() if isinstance(guard, StateGuard) else None
-        if found is None or isinstance(found[0], WeakRow) or len(self.places) == _MOST:
+        if found is None or len(self.places) == _MOST:
             return
         row, key = found
         before: Any = row.before.get(key)
         now: Any = row.get(key)
+        if isinstance(row, WeakRow):
+            before, now = row.referred(before), row.referred(now)
         known = any(owner is row.owner and is_same_key(key, other) for owner, other in self.places)
         if known or not (_is_plain(before) and _is_plain(now)):
             return
@@ -80,3 +88,34 @@ def _has_keys(snapshot: Snapshot) -> bool:
         for row in snapshot.rows.values()
         if isinstance(row, DictRow | SetRow)
     )
+
+
+def asks_which_gradient(snapshot: Snapshot) -> bool:
+    """Returns True if the user's code calls `id` with a gradient."""
+    codes = snapshot.codes.items() if snapshot.asks_identity else ()
+    return any(owner is Owner.USER and _asks_id(code, "grad") for code, owner in codes)
+
+
+@lru_cache(maxsize=4096)
+def _asks_id(code: CodeType, name: str) -> bool:
+    """Returns True if code calls `id` with an attribute, or with a variable that holds it.
+
+    >>> _asks_id((lambda p, seen: id(p.grad) in seen).__code__, "grad")
+    True
+    >>> _asks_id((lambda p, state: state[id(p)].mul_(p.grad)).__code__, "grad")
+    False
+    """
+    if "id" not in names_of(code).globals or name not in code.co_names:
+        return False
+    steps = list(dis.get_instructions(code))
+    loads = [one.opname in ATTRIBUTES and one.argval == name for one in steps]
+    stored = [one for one, loaded in zip(steps[1:], loads) if loaded and "STORE" in one.opname]
+    holding = {one.argval for one in stored}
+    asking = False
+    for one, loaded in zip(steps, loads):
+        if asking and (loaded or ("LOAD" in one.opname and one.argval in holding)):
+            return True
+        asking = (asking and not one.opname.startswith("CALL")) or (
+            one.opname in VARIABLES and one.argval == "id"
+        )
+    return False

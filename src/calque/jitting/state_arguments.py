@@ -7,6 +7,7 @@ each call, with the container itself.
 
 from collections.abc import Collection, Iterator, Mapping
 from operator import attrgetter, is_
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from calque.state import Row, Snapshot
 from calque.state.rows import DictRow, ListRow
 
 Steps = tuple[Any, ...]
+_FUNCTIONS = (*CALLED, MethodType)
 _owner = attrgetter("owner")
 
 
@@ -89,13 +91,14 @@ def with_own(tree: Any, places: Collection[Steps], given: Any, steps: Steps = ()
 
 
 class Apart:
-    """Guards that arguments do not belong to the state, except for the tensors that did during the
-    trace.
+    """Guards that arguments do not belong to the state, except for the tensors and functions that
+    did during the trace.
 
     Args:
         rows: the rows of the state.
         containers: whether to compare containers.
-        tensors: the tensors of the state, by id; None if their identity does not matter.
+        told: the tensors and functions of the state, by id; None if their identity does not
+            matter.
         leaves: the leaves of the trace's arguments.
         distinct: distinguishes objects among the arguments from those of the state, if needed.
     """
@@ -106,7 +109,7 @@ class Apart:
         self,
         rows: Mapping[Any, Row],
         containers: bool,
-        tensors: Mapping[int, torch.Tensor] | None,
+        told: Mapping[int, Any] | None,
         leaves: list[Any],
         distinct: Distinct | None = None,
     ) -> None:
@@ -115,14 +118,14 @@ class Apart:
         self._rows = held if containers else []
         self._owners = [row.owner for row in self._rows]
         self._containers = set(map(id, self._owners))
-        self._tensors = None if tensors is None else frozenset(tensors)
-        self._kept = dict(tensors or {})  # so that their ids are not reused
+        self._told = None if told is None else frozenset(told)
+        self._kept = dict(told or {})  # so that their ids are not reused
         self._shared = self._among(leaves)
 
     def _among(self, leaves: list[Any]) -> list[tuple[int, int]]:
-        if self._tensors is None or self._tensors.isdisjoint(map(id, leaves)):
+        if self._told is None or self._told.isdisjoint(map(id, leaves)):
             return []
-        return [(i, id(leaf)) for i, leaf in enumerate(leaves) if id(leaf) in self._tensors]
+        return [(i, id(leaf)) for i, leaf in enumerate(leaves) if id(leaf) in self._told]
 
     def holds_for(self, leaves: list[Any], given: object) -> bool:
         """Returns True if the guard holds for a call's leaves and (args, kwargs)."""
@@ -138,9 +141,9 @@ class Apart:
         return not any(id(one) in self._containers for _, one in containers(given))
 
     def forget(self, hidden: Collection[int]) -> None:
-        """Release tensors and containers that the function cannot reach."""
-        if self._tensors is not None:
-            self._tensors = self._tensors.difference(hidden)
+        """Release tensors, functions and containers that the function cannot reach."""
+        if self._told is not None:
+            self._told = self._told.difference(hidden)
         self._kept = {key: one for key, one in self._kept.items() if key not in hidden}
         self._rows = [row for row in self._rows if id(row.owner) not in hidden]
         self._owners = [owner for owner in self._owners if id(owner) not in hidden]
@@ -180,11 +183,32 @@ def apart_of(
     if changes and (found := overlapping(given, snapshot.rows).keys()):
         if not found <= own_containers:
             raise Overlap(found)
-    tensors = {**own_tensors, **snapshot.tensors} if snapshot.compares_objects else None
+    tensors = {**own_tensors, **snapshot.tensors} if snapshot.compares_objects else {}
+    told = {**tensors, **_functions(state, leaves)}
     changes = changes and not own_containers and any(containers(given))
-    if changes or tensors is not None or distinct is not None:
-        return Apart(snapshot.rows, changes, tensors, leaves, distinct)
+    if changes or told or distinct is not None:
+        return Apart(snapshot.rows, changes, told or None, leaves, distinct)
     return None
+
+
+def _functions(state: PythonState, leaves: list[Any]) -> dict[int, Any]:
+    """Returns the functions of the state that could be arguments, by id.
+
+    A program serves all functions with the code of those of the trace, but `is`, `==`, `in` and
+    keys tell the state's own from others. So no others may take their places either.
+    """
+    codes = {_code_of(leaf) for leaf in leaves if type(leaf) in _FUNCTIONS}
+    if not codes:
+        return {}
+    rows = state.snapshot.rows.values()
+    held = (one for row in rows for item in row.before.items() for one in item)
+    found = {id(one): one for one in held if type(one) in _FUNCTIONS and _code_of(one) in codes}
+    state.keep(found.values())
+    return found
+
+
+def _code_of(function: Any) -> Any:
+    return function.__code__ if type(function) is FunctionType else type(function)
 
 
 def _distinct_objects(snapshot: Snapshot, given: object, spec: object) -> Distinct | None:

@@ -84,6 +84,10 @@ class WeakRow(Row):
             return (value[0], self._object(value[1]))
         return value() if type(value) is weakref.ref and id(value()) in self._targets else value
 
+    def referred(self, value: Any) -> Any:
+        """Returns the object that stands behind one of its values; None if that is dead."""
+        return value() if type(value) is weakref.ref else value
+
     def items(self) -> dict[Any, Any]:
         row = self._now()
         return {_GONE: True} if row is None else self._without(row.items())

@@ -31,7 +31,6 @@ WHY = {
     "torch._opaque_base": "`torch.Generator('jax')` says what to do instead",
     "torch._tensor_str": "traced tensors are printed with shape and dtype instead of values",
     "torch._TorchCompileInductorWrapper": "`torch.compile(model)` on the device without a backend",
-    "torch.SymFloat": "numbers of a jitted step's optimizer answer `isinstance` as Python's",
     "torch.Tensor.__dlpack": "DLPack export of the device's tensors",
     "torch.Tensor.__format__": "traced tensors are printed with shape and dtype instead of values",
     "torch.Tensor.data_ptr": "an address for the device's tensors: equal if they share memory",

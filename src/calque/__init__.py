@@ -6,7 +6,6 @@ change. Uncaught errors that passed through calque are printed with only the use
 (`CALQUE_TRACEBACK=full` shows all).
 """
 
-import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -25,7 +24,6 @@ with _collecting_nothing_new():
     from calque import ops as _ops  # rules must be registered before they are bound
     from calque.device.backend.interop import to_jax, to_torch
     from calque.device.backend.registration import register as _register
-    from calque.device.kernels.custom import op
     from calque.device.runtime.host_memory import keep_host_memory
     from calque.device.runtime.persistent_cache import compilation_cache
     from calque.distributed.hooks import install as _install_distributed
@@ -45,14 +43,9 @@ with _collecting_nothing_new():
         UnsupportedOpError,
     )
     from calque.errors import uncaught as _uncaught
-    from calque.interop.export import Exported, export, load_exported
-    from calque.interop.from_jax import from_jax
-    from calque.interop.functional import functional
-    from calque.jitting.api import jit
     from calque.jitting.control_flow import install as _install_control_flow
     from calque.tracing import former_names as _former_names
-    from calque.tracing import lower, symbolic_trace, trace
-    from calque.tracing.record import Recording, record
+    from calque.upstream.later_names import later as _later
 
     _register()
     _install_control_flow()
@@ -67,25 +60,52 @@ __version__ = "0.1.0"
 if _TYPE_CHECKING:  # at run time they are imported at the first use
     from calque import convert, federated, sharding
     from calque.comparing import diff
+    from calque.device.kernels.custom import op
     from calque.explaining import Report, explain
+    from calque.interop.export import Exported, export, load_exported
+    from calque.interop.from_jax import from_jax
+    from calque.interop.functional import functional
+    from calque.jitting.api import jit
+    from calque.tracing import lower, symbolic_trace, trace
+    from calque.tracing.record import Recording, record
     from calque.view import show
 
 del _default_backend, _former_names, _install_control_flow, _install_distributed, _ops, _register
-del _collecting_nothing_new, _jax, _registering, _torch, _uncaught, _warn_of_untested
+del _jax, _registering, _torch, _uncaught, _warn_of_untested
 
-_PACKAGES = ("comparing", "convert", "explaining", "federated", "sharding", "view")
-_HOMES = {"Report": "explaining", "diff": "comparing", "explain": "explaining", "show": "view"}
+_PACKAGES = (
+    *("comparing", "convert", "device", "distributed", "dynamo", "errors", "explaining"),
+    *("federated", "graph", "interop", "jitting", "ops", "program", "sharding", "state"),
+    *("tracing", "upstream", "view"),
+)
+_HOMES = {
+    **{name: f".{name}" for name in _PACKAGES},
+    "Exported": ".interop.export",
+    "Recording": ".tracing.record.recording",
+    "Report": ".explaining",
+    "diff": ".comparing",
+    "explain": ".explaining",
+    "export": ".interop.export",
+    "from_jax": ".interop.from_jax",
+    "functional": ".interop.functional",
+    "jit": ".jitting.api",
+    "load_exported": ".interop.export",
+    "lower": ".tracing",
+    "op": ".device.kernels.custom",
+    "record": ".tracing.record.api",
+    "show": ".view",
+    "symbolic_trace": ".tracing",
+    "trace": ".tracing.former_names",
+}
+_imported = _later(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> _Any:
-    """Imports functions that inspect programs, and some packages, at the first use."""
-    if name in _PACKAGES:
-        return _importlib.import_module(f"calque.{name}")
-    if name in _HOMES:
-        found = getattr(_importlib.import_module(f"calque.{_HOMES[name]}"), name)
-        globals()[name] = found
-        return found
-    raise AttributeError(f"module 'calque' has no attribute {name!r}")
+    """Imports what is not needed for the device at its first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'calque' has no attribute {name!r}")
+    with _collecting_nothing_new():
+        return _imported(name)
 
 
 __all__ = [
@@ -128,4 +148,4 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import calque
-from calque.tracing.lower.composites import _fills_in_order_of_memory
+from calque.tracing.lowering.composites import _fills_in_order_of_memory
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from calque.tracing.graph.checks import CHECKS, assign, expect_tensor, in_place,
 from calque.tracing.graph.purity import has_effect, name_mutates
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.graph.value_guards import HOST, OF_RECORDINGS
-from calque.tracing.lower.unseen_writes import is_view
+from calque.tracing.lowering.unseen_writes import is_view
 from calque.tracing.proxies.proxy import assert_fn
 from calque.tracing.record.number_uses import READS
 from calque.upstream import torch_c

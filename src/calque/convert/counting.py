@@ -14,8 +14,8 @@ from torch.utils.flop_counter import flop_registry
 
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.value_guards import OF_RECORDINGS
-from calque.tracing.lower.single_calls import Lowered, likeness, lower_singly
-from calque.tracing.lower.unseen_writes import OF_AUTOGRAD, name_of
+from calque.tracing.lowering.single_calls import Lowered, likeness, lower_singly
+from calque.tracing.lowering.unseen_writes import OF_AUTOGRAD, name_of
 from calque.upstream import torch_c
 
 _aten = torch.ops.aten

@@ -13,8 +13,8 @@ from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.purity import TracedGraph, has_effect
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.graph.value_guards import expect_answer, expect_one
-from calque.tracing.lower.bindings import resolve
-from calque.tracing.lower.single_calls import OPERATORS, inputs_of, likeness, lower_singly
+from calque.tracing.lowering.bindings import resolve
+from calque.tracing.lowering.single_calls import OPERATORS, inputs_of, likeness, lower_singly
 from calque.upstream import torch_c
 
 _ASK = (getattr, expect_answer, expect_one)  # they read a field or a value

@@ -16,7 +16,7 @@ from calque.convert.onnx_operators import converters_for, table
 from calque.convert.tensor_infos import TensorInfo, WeightInfo
 from calque.errors import with_user_frames
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.lower.own_leaves import without_marks
+from calque.tracing.lowering.own_leaves import without_marks
 from calque.tracing.record import Recording
 
 OPSET = 20

@@ -19,7 +19,7 @@ from calque.convert.tensor_infos import TensorInfo
 from calque.errors import with_user_frames
 from calque.errors.frames import is_librarys
 from calque.errors.handlers import is_of_handler
-from calque.tracing.lower.own_leaves import without_marks
+from calque.tracing.lowering.own_leaves import without_marks
 from calque.tracing.record import Recording
 from calque.tracing.record.events import ModuleCall
 

@@ -39,7 +39,7 @@ from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.graph.value_guards import expect_answer
-from calque.tracing.lower.own_leaves import without_marks
+from calque.tracing.lowering.own_leaves import without_marks
 from calque.tracing.record import Recording
 from calque.upstream.torch_internals import OpOverload
 

@@ -18,7 +18,7 @@ from calque.tracing.graph.modes import BEGINNINGS, ENDS
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.graph.templates import made_by, rebuilt, with_attributes
 from calque.tracing.graph.value_guards import OF_RECORDINGS
-from calque.tracing.lower.single_calls import lower_singly
+from calque.tracing.lowering.single_calls import lower_singly
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload, pytree
 

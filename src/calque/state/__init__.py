@@ -1,10 +1,16 @@
 """The Python state that a function can reach: found, compared, restored and guarded."""
 
-from calque.state.guard import StateGuard, guard_in_place, guard_of
-from calque.state.rows import Row
-from calque.state.running import Running, Suspension, call_watched, unwatched, watched
-from calque.state.snapshot import Snapshot
-from calque.state.values import ATOMIC, MISSING, SCALARS, same_value
+from typing import TYPE_CHECKING
+
+from calque.upstream.later_names import later
+
+if TYPE_CHECKING:
+    from calque.state.guard import StateGuard, guard_in_place, guard_of
+    from calque.state.rows import Row
+    from calque.state.running import Running, Suspension
+    from calque.state.snapshot import Snapshot
+    from calque.state.values import ATOMIC, MISSING, SCALARS, same_value
+    from calque.state.watched_calls import call_watched, unwatched, watched
 
 __all__ = [
     "ATOMIC",
@@ -22,3 +28,15 @@ __all__ = [
     "unwatched",
     "watched",
 ]
+
+__getattr__ = later(
+    __name__,
+    {
+        **dict.fromkeys(("StateGuard", "guard_in_place", "guard_of"), ".guard"),
+        **dict.fromkeys(("Running", "Suspension"), ".running"),
+        "Row": ".rows",
+        "Snapshot": ".snapshot",
+        **dict.fromkeys(("ATOMIC", "MISSING", "SCALARS", "same_value"), ".values"),
+        **dict.fromkeys(("call_watched", "unwatched", "watched"), ".watched_calls"),
+    },
+)

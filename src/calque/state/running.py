@@ -2,13 +2,10 @@
 
 On Python 3.12 and later, it uses `sys.monitoring`, which costs nothing after a piece of code was
 seen; before that, a trace function that handles only calls. An existing trace function (of a
-debugger, a coverage tool) is still called.
-
-A trace function slows down every line of Python. So it is removed while calque's own code runs
-(`unwatched`), and restored when that calls the program's code (`call_watched`).
+debugger, a coverage tool) is still called, and while code of calque runs, it is removed
+(`watched_calls`).
 """
 
-import functools
 import inspect
 import linecache
 import logging
@@ -19,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.optim import Optimizer, lr_scheduler
@@ -31,12 +28,12 @@ from calque.state.impure_builtins import NAMES, differs, home_of
 from calque.state.names import names_of
 from calque.state.ownership import Owner, owner_of_code, owner_of_file
 from calque.state.snapshot import Snapshot
+from calque.state.watched_calls import MONITORS, active
 from calque.upstream.python_internals import UNSEEN_FILES, UNSEEN_NAMES, entered_unseen, set_hook
 
 _EVENTS = ("open", "socket.", "subprocess.Popen", "os.", "shutil.", "tempfile.", "sqlite3.")
 _REPEATED = frozenset(("os.putenv", "os.unsetenv"))
 """Events of what each call repeats: the environment is a dict."""
-_MONITORS = hasattr(sys, "monitoring")
 _TELLING = frozenset(m.__file__ for m in (linecache, logging, traceback, warnings))
 """Files of Python's library whose code only writes output; when it does is not state."""
 _READS = frozenset(("tolist", "numpy"))
@@ -47,61 +44,6 @@ _OF_OPTIMIZERS = frozenset(
     for method in (Optimizer.state_dict, Optimizer.__getstate__, Optimizer.__repr__)
 )
 _AS_ARRAY = torch.Tensor.__array__.__code__
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class _Active(threading.local):
-    """The watchers of this thread.
-
-    Attributes:
-        running: receives the code that runs; None if nothing is watched.
-        hook: the trace function, if there is one that may be removed temporarily.
-    """
-
-    def __init__(self) -> None:
-        self.running: Running | None = None
-        self.hook: Any = None
-
-
-_active = _Active()
-
-
-def unwatched(function: F) -> F:
-    """A decorator for calque's functions in which no code of the program runs."""
-    if _MONITORS:
-        return function
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        hook = _active.hook
-        if hook is None or sys.gettrace() is not hook:
-            return function(*args, **kwargs)
-        set_hook(sys.settrace, None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            set_hook(sys.settrace, hook)
-
-    return call  # pyright: ignore[reportReturnType]
-
-
-def call_watched(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call code that may be the program's from an `unwatched` function."""
-    hook = _active.hook
-    if hook is None or sys.gettrace() is not None:
-        return function(*args, **kwargs)
-    set_hook(sys.settrace, hook)
-    try:
-        return function(*args, **kwargs)
-    finally:
-        set_hook(sys.settrace, None)
-
-
-def watched(function: F) -> F:
-    """A decorator for functions of the program that calque calls."""
-    if _MONITORS:
-        return function
-    return functools.wraps(function)(functools.partial(call_watched, function))  # pyright: ignore[reportReturnType]
 
 
 class Running:
@@ -136,19 +78,19 @@ class Running:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """A context manager that watches this thread."""
-        outer = _active.running
-        _active.running = self
+        outer = active.running
+        active.running = self
         _install_audit()
         try:
             with (
                 self._snapshot.namespaces.interception.installed(),
-                _monitored(self) if _MONITORS else self._traced(),
+                _monitored(self) if MONITORS else self._traced(),
             ):
                 if self._snapshot.has_differing:
                     self._watch_calls()
                 yield
         finally:
-            _active.running = outer
+            active.running = outer
 
     def in_step(self, stepping: bool) -> None:
         """Handle the begin or end of an optimizer's step, in which code that has already run is
@@ -161,7 +103,7 @@ class Running:
         self._now = code.in_steps if stepping else code.outside
         for key in self._entered:
             self._seen.pop(key, None)
-        if _MONITORS:
+        if MONITORS:
             monitoring: Any = sys.monitoring  # pyright: ignore[reportAttributeAccessIssue]
             monitoring.restart_events()
 
@@ -172,8 +114,8 @@ class Running:
         before, profile = sys.gettrace(), sys.getprofile()
         by_trace = before is None or profile is not None
         self._before = before if by_trace else None
-        outer, hook = _active.hook, self._on_call()
-        _active.hook = hook if before is None else None
+        outer, hook = active.hook, self._on_call()
+        active.hook = hook if before is None else None
         if by_trace:
             set_hook(sys.settrace, hook)
         else:
@@ -181,7 +123,7 @@ class Running:
         try:
             yield
         finally:
-            _active.hook = outer
+            active.hook = outer
             if by_trace:
                 set_hook(sys.settrace, before)
             if sys.getprofile() is not profile:  # a C profile function cannot be set from Python
@@ -262,9 +204,9 @@ class Running:
 
     def _watch_calls(self) -> None:
         # Outside the function's run, no profile function must be left behind.
-        if not self._calls_watched and _active.running is self:
+        if not self._calls_watched and active.running is self:
             self._calls_watched = True
-            if not _MONITORS and sys.getprofile() is None:
+            if not MONITORS and sys.getprofile() is None:
                 set_hook(sys.setprofile, self._on_profile)
 
     def called(self, function: Any, owner: Any, code: CodeType, line: int) -> None:
@@ -357,7 +299,7 @@ def _install_audit() -> None:
 def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "object.__getattr__":  # a trace function reads the code of frames
         return
-    if _active is None:  # Python is exiting, and has cleared the module
+    if active is None:  # Python is exiting, and has cleared the module
         return
     if event in ASSIGNED:  # no calls here, so that other threads do not run in between
         if arguments[1] in SPECIAL_NAMES:
@@ -366,7 +308,7 @@ def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
             if value is not one and value is not other and value is not third:
                 assignments.count += 1
         return
-    if not event.startswith(_EVENTS) or (running := _active.running) is None:
+    if not event.startswith(_EVENTS) or (running := active.running) is None:
         return
     if event in _REPEATED:
         return
@@ -393,8 +335,8 @@ class Suspension:
     """Suspends watching of this thread while calque's own code runs."""
 
     def __enter__(self) -> None:
-        self._running = _active.running
-        _active.running = None
+        self._running = active.running
+        active.running = None
 
     def __exit__(self, *exception: object) -> None:
-        _active.running = self._running
+        active.running = self._running

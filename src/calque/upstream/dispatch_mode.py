@@ -7,6 +7,8 @@ from torch import _C
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _eval_frame = _C._dynamo.eval_frame
+_SKIP = _eval_frame._FrameAction.SKIP
+_SKIPPED = _eval_frame._FrameExecStrategy(_SKIP, _SKIP)
 
 
 def keep_dynamo_out(code: CodeType) -> None:
@@ -15,8 +17,7 @@ def keep_dynamo_out(code: CodeType) -> None:
     Like `torch.compiler.disable`, but it does not wrap the function, and does not import Dynamo,
     which takes seconds.
     """
-    skip = _eval_frame._FrameAction.SKIP
-    _eval_frame.set_code_exec_strategy(code, _eval_frame._FrameExecStrategy(skip, skip))
+    _eval_frame.set_code_exec_strategy(code, _SKIPPED)
 
 
 class DispatchMode(TorchDispatchMode):

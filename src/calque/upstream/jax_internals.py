@@ -4,6 +4,8 @@ Everything else that calque uses of JAX is public. Check this module first for a
 a linter rule forbids `jax._src` in other modules.
 """
 
+from typing import Any
+
 from jax._src import (
     compilation_cache,  # the store of compiled programs
     compiler,  # the one function that compiles a program, which small ones pass with an option
@@ -24,6 +26,7 @@ from jax._src.core import (
     max_dim,
     min_dim,
 )
+from jax._src.extend import random as extend_random  # `jax.extend` imports all of Pallas
 from jax._src.interpreters import (
     mlir,  # contexts for lowering
     partial_eval,  # the jaxpr trace, to add equations
@@ -54,6 +57,7 @@ __all__ = [
     "debug_nans",
     "enable_x64",
     "eval_context",
+    "extend_random",
     "extension",
     "is_symbolic_dim",
     "jaxprs_in_params",
@@ -64,12 +68,14 @@ __all__ = [
     "pjit",
     "pxla",
     "source_info_util",
+    "threefry",
     "xla_bridge",
     "xla_client",
 ]
 
 debug_infs: config.State = config.debug_infs  # whether JAX checks results
 debug_nans: config.State = config.debug_nans
+threefry: Any = extend_random.prng.prngs["threefry2x32"]  # the functions of JAX's own keys
 enable_x64: config.State = config.enable_x64  # a context manager, and the flag of this thread
 
 CALLBACK_LOGGER = "jax._src.callback"

@@ -14,7 +14,7 @@ from calque.device.runtime.dtypes import to_numpy
 from calque.errors.handlers import is_of_handler
 from calque.errors.printable import shortened
 from calque.graph.interpreter import JaxInterpreter
-from calque.tracing.lower.single_calls import Lowered
+from calque.tracing.lowering.single_calls import Lowered
 from calque.upstream.torch_internals import pytree
 from calque.view.graph import ViewGraph
 from calque.view.operators import lowered

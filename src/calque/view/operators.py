@@ -12,7 +12,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.interop.export import Exported
-from calque.tracing.lower.single_calls import Lowered, likeness, lower_singly
+from calque.tracing.lowering.single_calls import Lowered, likeness, lower_singly
 from calque.tracing.record import Recording
 from calque.tracing.record.recording import Level
 from calque.view.readers.fx import is_check

@@ -25,10 +25,8 @@ from torch.autograd import grad_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from calque.device.runtime import interrupts
+from calque.device.runtime.imports import when_imported
 from calque.device.runtime.interrupts import Handler, settles
-from calque.tracing.abstract.abstract_values import AbstractValues
-from calque.tracing.core.patching import Patches
-from calque.tracing.symbolic.watching import StateWatch
 from calque.upstream.jax_internals import config, core, source_info_util
 from calque.upstream.torch_internals import (
     SymNode,
@@ -58,18 +56,10 @@ def _of_a_context(value: object) -> Iterator[Callable[..., Any]]:
 
 
 STEPS: tuple[Callable[..., Any], ...] = (
-    # PyTorch's C++ calls Python for a FakeTensor's device in noexcept code.
-    AbstractValues.of,
-    AbstractValues.of_member,
-    AbstractValues.compute,
-    # It also reads the kind of a symbolic number, and crashes if that raises.
+    # PyTorch's C++ reads the kind of a symbolic number in noexcept code.
     SymNode.is_int,
     SymNode.is_float,
     SymNode.is_bool,
-    # These restore what a trace or a recording has changed.
-    Patches.hold,
-    StateWatch.restore,
-    StateWatch.forget,
     # It replaces members of a module for one call (`torch.func.functional_call`).
     inspect.unwrap(reparametrize_module),
     # Exceptions in callbacks of weak references are dropped, so an interrupt would be lost.
@@ -86,7 +76,25 @@ STEPS: tuple[Callable[..., Any], ...] = (
         for method in _of_a_context(value)
     ),
 )
-"""Functions of other packages that need marking; ours are marked where they are defined."""
+"""Functions of other packages that need marking; ours are marked where they are defined, except for
+those of `calque.tracing`.
+"""
+
+_TRACING: dict[str, Callable[[Any], tuple[Callable[..., Any], ...]]] = {
+    # PyTorch's C++ calls Python for a FakeTensor's device in noexcept code.
+    "calque.tracing.abstract.abstract_values": lambda module: (
+        module.AbstractValues.of,
+        module.AbstractValues.of_member,
+        module.AbstractValues.compute,
+    ),
+    # These restore what a trace or a recording has changed.
+    "calque.tracing.core.patching": lambda module: (module.Patches.hold,),
+    "calque.tracing.symbolic.watching": lambda module: (
+        module.StateWatch.restore,
+        module.StateWatch.forget,
+    ),
+}
+"""Functions of `calque.tracing`, by their module; they are marked once it is imported."""
 
 _SIGACTION_BYTES = 1024  # larger than any system's struct
 _set = _signal.signal
@@ -169,6 +177,11 @@ def _in_main_thread(_: object) -> int:
     return 0
 
 
+def _mark(steps: tuple[Callable[..., Any], ...]) -> None:
+    for step in steps:
+        settles(step)
+
+
 def install() -> None:
     """Wrap the handlers of signals, those that are set and those set later.
 
@@ -176,8 +189,9 @@ def install() -> None:
     """
     interrupts.be_ready()
     interrupts.asks(torch.ops.prim.device.default, torch.ops.prim.layout.default)
-    for step in STEPS:
-        settles(step)
+    _mark(STEPS)
+    for name, steps in _TRACING.items():
+        when_imported(name, lambda module, steps=steps: _mark(steps(module)))
     _signal.signal = _set_wrapped
     _signal.getsignal = _get_own
     if threading.current_thread() is threading.main_thread():

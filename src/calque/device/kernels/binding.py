@@ -42,6 +42,13 @@ def schema_of(name: str) -> torch_c.FunctionSchema:
     return torch_c.get_schema(base, overload)
 
 
+@cache
+def operator_names() -> tuple[str, ...]:
+    """Returns the names of all ATen operators, such as `aten::add.Tensor`."""
+    names = torch_c.dispatch_get_all_op_names()
+    return tuple(name for name in names if name.startswith("aten::"))
+
+
 def overload_of(name: str) -> OpOverload:
     """Returns the operator object of `namespace::name.overload`."""
     namespace, _, rest = name.partition("::")
@@ -290,8 +297,6 @@ def functional_of(name: str) -> Rule | None:
     base, _, overload = name.partition(".")
     base = base[:-1] if base.endswith("_") and not base.endswith("__") else base
     exact = RULES.get(renamed().get(name, f"{base}.{overload}" if overload else base))
-    outs = [a.name for a in schema.arguments if a.is_out]
-    wanted = _typed(schema, _FACTORY | {*outs})
     if (
         exact is None
         or name == exact.name
@@ -300,6 +305,8 @@ def functional_of(name: str) -> Rule | None:
         exact = None
     elif name in renamed() or _first_type(schema_of(exact.name)) == _first_type(schema):
         return exact
+    outs = [a.name for a in schema.arguments if a.is_out]
+    wanted = _typed(schema, _FACTORY | {*outs})
     # `pow.Scalar` takes a number and a tensor, `pow_.Scalar` a tensor and a number.
     for candidate in _by_base().get(base, ()):
         if _typed(schema_of(candidate.name), _FACTORY) == wanted:
@@ -364,17 +371,16 @@ def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
     looked_at = {
         name.partition(".")[0] for name in (*operators_with("values"), *operators_with("numbers"))
     }
-    for name in torch_c.dispatch_get_all_op_names():
+    for name in operator_names():
+        base = name.partition(".")[0]
+        if base.rstrip("_") not in bases and name not in renamed():
+            continue
         short = name.removeprefix("aten::")
-        if not name.startswith("aten::") or short in taken:
-            continue
-        if name.partition(".")[0].rstrip("_") not in bases and name not in renamed():
-            continue
-        if name in composite:
+        if short in taken or name in composite:
             continue
         kernel = derived(name)
         if kernel is not None:
-            if name.partition(".")[0].removesuffix("_") in looked_at:
+            if base.removesuffix("_") in looked_at:
                 names = tuple(a.name for a in schema_of(name).arguments)
                 kernel = checked(names, RULES.get(name) or functional_of(name), kernel)
             library.impl(short, untraced(kernel), "PrivateUse1")

@@ -21,7 +21,7 @@ from calque.device.memory.cell import x64
 from calque.device.runtime.dtypes import to_numpy, to_torch
 from calque.ops.table import registry
 from calque.ops.table.registry import RULES, Rule
-from calque.state import watched
+from calque.state.watched_calls import watched
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import OPDEFS, fake_registry, pytree, tree_leaves
 

@@ -13,7 +13,7 @@ from calque.device.kernels.fallback import call_back, written
 from calque.device.memory.cell import active, read, write
 from calque.errors import TraceError, noting_refusals
 from calque.ops.table.registry import RULES
-from calque.state import call_watched
+from calque.state.watched_calls import call_watched
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload
 

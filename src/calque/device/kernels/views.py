@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from calque.device.kernels import storage
-from calque.device.kernels.binding import schema_of
+from calque.device.kernels.binding import operator_names, schema_of
 from calque.device.memory import geometry
 from calque.device.memory.cell import cell_of, regeometries, size_in_bytes
 from calque.device.memory.geometry import Layout
@@ -23,6 +23,7 @@ from calque.upstream.torch_internals import OpOverload
 
 aten: Any = torch.ops.aten
 _ATEN = "aten::"
+_MARKS_VIEWS = "ADInplaceOrView"
 _COMPOSITE = torch_c.DispatchKeySet(torch_c.DispatchKey.CPU)
 
 
@@ -55,24 +56,25 @@ def _left_to_devices() -> list[str]:
     made = set(of("Meta")).difference(
         of("CompositeImplicitAutograd"), of("CompositeExplicitAutograd")
     )
-    aten = [name for name in made if name.startswith(_ATEN)]
+    # Autograd marks views with this key.
+    aten = [name for name in made.intersection(of(_MARKS_VIEWS)) if name.startswith(_ATEN)]
     return [name for name in aten if _gives_views(schema_of(name))]
 
 
 def _moved_in_place() -> list[str]:
     """Returns the operators that are in-place forms of views."""
-    names = [name for name in torch_c.dispatch_get_all_op_names() if name.startswith(_ATEN)]
     overloads: dict[str, list[str]] = {}
-    for name in names:
+    for name in operator_names():
         overloads.setdefault(name.partition(".")[0], []).append(name)
-
-    def moves(name: str) -> bool:
-        base = name.partition(".")[0]
+    # Views need no kernel for each device.
+    computed = set(torch_c.dispatch_get_registrations_for_dispatch_key("CPU"))
+    moved = []
+    for base, names in overloads.items():
         functional = overloads.get(base[:-1], ()) if base.endswith("_") else ()
-        viewing = any(_gives_views(schema_of(each)) for each in functional)
-        return viewing and changes_geometry(_overload(name))
-
-    return [name for name in names if moves(name)]
+        if functional and not computed.intersection(names):
+            if any(_gives_views(schema_of(each)) for each in functional):
+                moved += [name for name in names if changes_geometry(_overload(name))]
+    return moved
 
 
 def as_strided(

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 from jax import tree_util
-from jax.extend.core import Literal
 
 from calque.device.runtime import precision
 from calque.device.runtime.shared_contexts import sharing
@@ -133,7 +132,7 @@ def _call(equation: Any, arrays: Sequence[Any], result: Any) -> _Call | None:
     literals = []
     for array, tracer in zip(arrays, equation.in_tracers, strict=True):
         if type(array) in _NUMBERS:
-            if not isinstance(tracer.val, Literal):
+            if not isinstance(tracer.val, core.Literal):
                 return None
             literals.append(tracer.val)
         elif tracer is array:

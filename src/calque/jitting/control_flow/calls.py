@@ -4,7 +4,6 @@ Outside a trace, PyTorch captures the bodies with dynamo, which does not run und
 that of a trace. In a jitted program, the bodies are traced directly, and become JAX's control flow.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,19 +17,10 @@ from calque.graph.higher_order import HIGHER_ORDER
 from calque.interop.from_jax import from_jax
 from calque.jitting.control_flow.choices import BranchView, choose
 from calque.jitting.control_flow.loops import arrays_of, loop
-from calque.jitting.host_tensors import HostTensorMode
 from calque.jitting.reachable import Reachable
 from calque.program.lifting import Lifting
 from calque.program.trees import is_tensor
-from calque.upstream.torch_c import DispatchKey
-from calque.upstream.torch_internals import (
-    cond_op,
-    higher_order_utils,
-    map_impl,
-    pytree,
-    scan_op,
-    while_loop_op,
-)
+from calque.upstream.torch_internals import pytree
 
 Tensor = torch.Tensor
 
@@ -57,7 +47,8 @@ class _Body(nn.Module):
         return tuple(results)
 
 
-def _cond(condition: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any:
+def cond(condition: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any:
+    """Implements `torch.cond`."""
     if not isinstance(condition, Tensor):
         return (true if condition else false)(*operands)
     leaves, spec = pytree.tree_flatten(tuple(operands))
@@ -66,19 +57,22 @@ def _cond(condition: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any
     return pytree.tree_unflatten(list(found), branches[0].results)
 
 
-def _while_loop(test: object, body: object, carried: Sequence[Any], captured: Sequence[Any]) -> Any:
+def while_loop(test: object, body: object, carried: Sequence[Any], captured: Sequence[Any]) -> Any:
+    """Implements `torch.while_loop`."""
     start = [v if isinstance(v, Tensor) else torch.tensor(v, device="jax") for v in carried]
     _, spec = pytree.tree_flatten((*carried, *captured))
     return loop(_Body(test, spec), _Body(body, spec), start, captured)
 
 
-def _scan(combine: object, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any]) -> Any:
+def scan(combine: object, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any]) -> Any:
+    """Implements `scan`."""
     return _by_rule("scan", combine, (init, xs), captured)
 
 
-def _map(
+def map_impl(
     function: object, xs: Sequence[Any], captured: Sequence[Any], mutated_arg_indices: str = ""
 ) -> Any:
+    """Implements `map`."""
     if mutated_arg_indices:  # later releases than PyTorch 2.13
         raise NotImplementedError("torch.map: the function writes to its arguments")
     return _by_rule("map_impl", function, (xs,), captured)
@@ -116,41 +110,3 @@ def _by_rule(
 
 def _lifted(value: Any) -> Any:
     return wrap(value) if hasattr(value, "aval") else value
-
-
-def install() -> None:
-    """Support the operators in jitted programs, for tensors on the device."""
-    operators = {cond_op: _cond, while_loop_op: _while_loop, scan_op: _scan, map_impl: _map}
-    for operator, ours in operators.items():
-        theirs = operator.py_kernels[DispatchKey.Autograd]
-        operator.py_impl(DispatchKey.AutogradPrivateUse1)(_in_programs(ours, theirs))
-        operator.py_impl(HostTensorMode)(_without_the_mode(ours))
-    compiled = higher_order_utils._hop_compile_and_call
-
-    @functools.wraps(compiled)
-    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
-        if not isinstance(active.trace, Lifting):
-            return compiled(fn, args, kwargs)
-        if fn.__name__ == "_cond_op_wrapper":  # its operator takes only flat operands
-            return _cond(*args)
-        return fn(*args, **(kwargs or {}))
-
-    higher_order_utils._hop_compile_and_call = call
-
-
-def _in_programs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(theirs)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (ours if isinstance(active.trace, Lifting) else theirs)(*args, **kwargs)
-
-    return call
-
-
-def _without_the_mode(ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Registers a function for tensors without autograd (`torch.inference_mode`)."""
-
-    def call(mode: HostTensorMode, *args: Any, **kwargs: Any) -> Any:
-        with mode:  # PyTorch disables it for this call
-            return ours(*args, **kwargs)
-
-    return call

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend import random as extend
+
+from calque.upstream.jax_internals import extend_random, threefry
 
 _JAXS = "threefry2x32"
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -75,7 +76,7 @@ def _is_countable(shape: Any) -> bool:
 
 def _random_bits(data: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
     if not _is_fast() or not _is_countable(shape):
-        return extend.threefry_prng_impl.random_bits(data, bit_width, shape)
+        return threefry.random_bits(data, bit_width, shape)
     # The barrier keeps XLA from recomputing the bits in each consumer.
     x, y = lax.optimization_barrier(_hashed(data, jnp.zeros(shape, np.uint32), _counters(shape)))
     dtype = _DTYPES[bit_width]
@@ -91,13 +92,13 @@ def _fold_in(data: Array, number: Array) -> Array:
 
 def _split(data: Array, shape: tuple[int, ...]) -> Array:
     if not _is_fast() or not _is_countable(shape):
-        return extend.threefry_prng_impl.split(data, shape)
+        return threefry.split(data, shape)
     return jnp.stack(_hashed(data, jnp.zeros(shape, np.uint32), _counters(shape)), axis=-1)
 
 
-_FAST: Any = extend.define_prng_impl(
+_FAST: Any = extend_random.define_prng_impl(
     key_shape=(2,),
-    seed=extend.threefry_prng_impl.seed,
+    seed=threefry.seed,
     split=_split,
     random_bits=_random_bits,
     fold_in=_fold_in,

@@ -9,13 +9,12 @@ from typing import Any
 
 import jax
 from jax import Array, lax
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from calque.upstream.jax_internals import ShardingContext
+from calque.upstream.jax_internals import ShardingContext, core
 
-undivided_p: Primitive = Primitive("undivided")
+undivided_p: core.Primitive = core.Primitive("undivided")
 """The identity, for an array that is not split over devices along `axes`."""
 
 

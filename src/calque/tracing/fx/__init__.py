@@ -21,7 +21,7 @@ from torch.fx import (
     replace_pattern,
 )
 
-from calque.tracing.fx.submodule_imports import install as _install
+from calque.tracing.core.submodule_imports import install as _install
 
 _install(__name__, _theirs.__name__, os.path.dirname(__file__))
 # If this package replaces torch.fx in `sys.modules`, torch's unloaded submodules must be found.

@@ -22,7 +22,7 @@ from calque.tracing.graph.value_guards import (
     expect_one,
     number_of_parts,
 )
-from calque.tracing.lower.own_leaves import HAD_GRADIENT, is_marking
+from calque.tracing.lowering.own_leaves import HAD_GRADIENT, is_marking
 from calque.tracing.proxies.proxy import record_call
 from calque.tracing.record.events import Begin, ModuleCall, ModuleEnd, RecordedCall
 from calque.tracing.record.inputs_outputs import (

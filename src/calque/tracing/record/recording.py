@@ -13,7 +13,7 @@ from calque.errors import with_user_frames
 from calque.errors.handlers import is_of_handler
 from calque.errors.printable import printable
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.lower.lowering import lower
+from calque.tracing.lowering.lowering import lower
 from calque.tracing.record.build import Builder
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Begin, Event, ModuleCall, ModuleEnd, RecordedCall

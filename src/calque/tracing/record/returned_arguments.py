@@ -10,7 +10,7 @@ from torch.fx.node import Node
 from calque.tracing.core.origins import NodeOrigin
 from calque.tracing.graph.effects import writes_to_input
 from calque.tracing.graph.value_guards import RETURNED, expect_itself
-from calque.tracing.lower.unseen_writes import is_view, name_of, written_by
+from calque.tracing.lowering.unseen_writes import is_view, name_of, written_by
 from calque.upstream.torch_internals import tree_leaves
 
 

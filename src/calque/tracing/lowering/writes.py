@@ -17,9 +17,9 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.lower.bindings import resolve
-from calque.tracing.lower.explained import writes_in_a_branch, writes_to_parameter
-from calque.tracing.lower.recorded_nodes import Place, RecordedNodes
+from calque.tracing.lowering.bindings import resolve
+from calque.tracing.lowering.explained import writes_in_a_branch, writes_to_parameter
+from calque.tracing.lowering.recorded_nodes import Place, RecordedNodes
 from calque.upstream.torch_internals import OpOverload
 
 COPY = torch.ops.aten.copy_.default

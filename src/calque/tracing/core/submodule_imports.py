@@ -15,7 +15,7 @@ from types import ModuleType
 
 
 class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, ours: str, theirs: str, directory: str) -> None:
+    def __init__(self, ours: str, theirs: str, directory: str | None) -> None:
         self.ours, self.theirs, self.directory = ours, theirs, directory
 
     def find_spec(
@@ -24,9 +24,10 @@ class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if not fullname.startswith(self.ours + "."):
             return None
         inner = fullname.removeprefix(self.ours)
-        file = os.path.join(self.directory, *inner.split("."))
-        if os.path.exists(file + ".py") or os.path.isdir(file):
-            return None  # the usual finder loads our own files
+        if self.directory is not None:
+            file = os.path.join(self.directory, *inner.split("."))
+            if os.path.exists(file + ".py") or os.path.isdir(file):
+                return None  # the usual finder loads our own files
         theirs = self.theirs + inner
         if importlib.util.find_spec(theirs) is None:
             return None
@@ -41,13 +42,13 @@ class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         sys.modules[name] = importlib.import_module(self.theirs + name.removeprefix(self.ours))
 
 
-def install(ours: str, theirs: str, directory: str) -> None:
+def install(ours: str, theirs: str, directory: str | None) -> None:
     """Import submodules that the package `ours` does not have from the package `theirs`.
 
     Args:
         ours: the name of a package, which is being imported.
         theirs: the name of the package that has the submodules.
-        directory: where the files of `ours` are.
+        directory: where the files of `ours` are; None if it has none.
     """
     # It must come first: the usual finder would load a second copy through `__path__`.
     sys.meta_path.insert(0, _Aliases(ours, theirs, directory))

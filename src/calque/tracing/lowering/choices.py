@@ -8,8 +8,8 @@ from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.branching import Branch, cond
-from calque.tracing.lower.bindings import resolve
-from calque.tracing.lower.unseen_writes import is_view, name_of, written_by
+from calque.tracing.lowering.bindings import resolve
+from calque.tracing.lowering.unseen_writes import is_view, name_of, written_by
 
 Memory = Node | str | tuple[Node, int]
 """The node that creates it, the name of a member, or a choice and the index of its result."""

@@ -9,8 +9,8 @@ import torch
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.purity import OF_RANDOM_STATE
 from calque.tracing.graph.random_calls import make_generator, of_generator
-from calque.tracing.lower.nested import nested
-from calque.tracing.lower.overlaps import overlapping
+from calque.tracing.lowering.nested import nested
+from calque.tracing.lowering.overlaps import overlapping
 from calque.upstream.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,

@@ -15,7 +15,7 @@ from torch.fx.node import Node
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.codegen import ExactLiterals
-from calque.tracing.lower import explained
+from calque.tracing.lowering import explained
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import FakeTensorMode, LazyGraphModule, pytree
 

@@ -10,10 +10,10 @@ import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.tracing.lower import explained
-from calque.tracing.lower.bindings import leaves_of, mapped
-from calque.tracing.lower.inner_gradients import require_gradient
-from calque.tracing.lower.unseen_writes import name_of
+from calque.tracing.lowering import explained
+from calque.tracing.lowering.bindings import leaves_of, mapped
+from calque.tracing.lowering.inner_gradients import require_gradient
+from calque.tracing.lowering.unseen_writes import name_of
 from calque.upstream.torch_internals import functionalize_mutation_counter, is_functional_tensor
 
 MARK = torch.ops.aten.requires_grad_.default

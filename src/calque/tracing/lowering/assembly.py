@@ -23,17 +23,17 @@ from calque.tracing.graph.owner import GraphOwner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
 from calque.tracing.graph.training_modes import reads_training
-from calque.tracing.lower.bindings import Inputs, is_record, resolve
-from calque.tracing.lower.checked_properties import (
+from calque.tracing.lowering.bindings import Inputs, is_record, resolve
+from calque.tracing.lowering.checked_properties import (
     asks_of_gradients,
     copies_by_strides,
     properties_of_inputs,
 )
-from calque.tracing.lower.functional_forms import FILLED_AT_RANDOM
-from calque.tracing.lower.own_leaves import MARK, is_mark
-from calque.tracing.lower.reads import GuardedRead
-from calque.tracing.lower.unseen_writes import loses_gradients
-from calque.tracing.lower.writes import (
+from calque.tracing.lowering.functional_forms import FILLED_AT_RANDOM
+from calque.tracing.lowering.own_leaves import MARK, is_mark
+from calque.tracing.lowering.reads import GuardedRead
+from calque.tracing.lowering.unseen_writes import loses_gradients
+from calque.tracing.lowering.writes import (
     COPY,
     GEOMETRY,
     is_unseen,

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.patching import Patches
-from calque.tracing.lower import sharing
-from calque.tracing.lower.spectra import istft
+from calque.tracing.lowering import sharing
+from calque.tracing.lowering.spectra import istft
 from calque.upstream import torch_c
 from calque.upstream.rms_norm import rms_norm
 from calque.upstream.torch_internals import VariableFunctions

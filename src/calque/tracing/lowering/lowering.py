@@ -29,9 +29,9 @@ from calque.tracing.graph.value_guards import (
     expect_itself,
     expect_one,
 )
-from calque.tracing.lower import composites, explained
-from calque.tracing.lower.assembly import Assembly, tensors_in
-from calque.tracing.lower.bindings import (
+from calque.tracing.lowering import composites, explained
+from calque.tracing.lowering.assembly import Assembly, tensors_in
+from calque.tracing.lowering.bindings import (
     INTO_CONTAINERS,
     GraphState,
     Inputs,
@@ -40,13 +40,13 @@ from calque.tracing.lower.bindings import (
     refuse_changed_arguments,
     resolve,
 )
-from calque.tracing.lower.checked_properties import is_unknown
-from calque.tracing.lower.choices import refuse_writes_to_choices
-from calque.tracing.lower.complex_parts import writes_complex
-from calque.tracing.lower.detaching import DetachingMode, forward_of
-from calque.tracing.lower.functional_forms import FUNCTIONAL, IN_PLACE
-from calque.tracing.lower.indexed_copies import IndexedCopies
-from calque.tracing.lower.inner_gradients import (
+from calque.tracing.lowering.checked_properties import is_unknown
+from calque.tracing.lowering.choices import refuse_writes_to_choices
+from calque.tracing.lowering.complex_parts import writes_complex
+from calque.tracing.lowering.detaching import DetachingMode, forward_of
+from calque.tracing.lowering.functional_forms import FUNCTIONAL, IN_PLACE
+from calque.tracing.lowering.indexed_copies import IndexedCopies
+from calque.tracing.lowering.inner_gradients import (
     computes_gradients,
     gradients,
     noticing_saved_results,
@@ -54,12 +54,12 @@ from calque.tracing.lower.inner_gradients import (
     refuse_gradients_in_branches,
     without_saved_results,
 )
-from calque.tracing.lower.isolation import alone, quiet
-from calque.tracing.lower.layer_attributes import LayerAttributes
-from calque.tracing.lower.nested import refuse_nested
-from calque.tracing.lower.overlaps import Overlaps
-from calque.tracing.lower.own_leaves import OwnLeaves, creates, marks, times_written
-from calque.tracing.lower.reads import (
+from calque.tracing.lowering.isolation import alone, quiet
+from calque.tracing.lowering.layer_attributes import LayerAttributes
+from calque.tracing.lowering.nested import refuse_nested
+from calque.tracing.lowering.overlaps import Overlaps
+from calque.tracing.lowering.own_leaves import OwnLeaves, creates, marks, times_written
+from calque.tracing.lowering.reads import (
     NUMBERS,
     GuardedRead,
     PendingAnswer,
@@ -68,9 +68,9 @@ from calque.tracing.lower.reads import (
     read_of,
     reads_elements,
 )
-from calque.tracing.lower.recorded_nodes import RecordedNodes
-from calque.tracing.lower.unseen_writes import OF_AUTOGRAD, refuse_unseen_writes, takes_gradient
-from calque.tracing.lower.writes import without_writes
+from calque.tracing.lowering.recorded_nodes import RecordedNodes
+from calque.tracing.lowering.unseen_writes import OF_AUTOGRAD, refuse_unseen_writes, takes_gradient
+from calque.tracing.lowering.writes import without_writes
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     DataDependentOutputException,

@@ -15,8 +15,8 @@ from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 
 from calque.tracing.graph.branching import Branch
-from calque.tracing.lower import explained
-from calque.tracing.lower.functional_forms import copied
+from calque.tracing.lowering import explained
+from calque.tracing.lowering.functional_forms import copied
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     HigherOrderOperator,

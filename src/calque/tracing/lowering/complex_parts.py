@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx.graph import Graph
 
-from calque.tracing.lower.unseen_writes import written_by
+from calque.tracing.lowering.unseen_writes import written_by
 
 _DIMS = {"select": 1, "narrow": 1, "unbind": 1, "split": 2, "chunk": 2, "tensor_split": 2}
 """The position of the dimension among the arguments of functions that return parts."""

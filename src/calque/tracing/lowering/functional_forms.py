@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calque.tracing.lower import composites
-from calque.tracing.lower.writes import copy_unseen
+from calque.tracing.lowering import composites
+from calque.tracing.lowering.writes import copy_unseen
 from calque.upstream import torch_c
 
 

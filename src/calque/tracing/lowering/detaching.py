@@ -12,9 +12,9 @@ from torch.overrides import TorchFunctionMode
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.purity import name_mutates
-from calque.tracing.lower.complex_parts import of_pairs
-from calque.tracing.lower.composites import method_here
-from calque.tracing.lower.inner_gradients import copied_into, item_set
+from calque.tracing.lowering.complex_parts import of_pairs
+from calque.tracing.lowering.composites import method_here
+from calque.tracing.lowering.inner_gradients import copied_into, item_set
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import pytree
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.lower.own_leaves import times_written
-from calque.tracing.lower.unseen_writes import is_view, name_of, written_by
+from calque.tracing.lowering.own_leaves import times_written
+from calque.tracing.lowering.unseen_writes import is_view, name_of, written_by
 
 _READS = (operator.getitem, "__getitem__", Tensor.__getitem__)
 _WRITES = (operator.setitem, "__setitem__", Tensor.__setitem__)

@@ -8,9 +8,9 @@ from torch.fx.node import Node
 
 from calque.tracing.graph import checks
 from calque.tracing.graph.value_guards import AUTOGRAD, expect_answer
-from calque.tracing.lower import explained
-from calque.tracing.lower.bindings import resolve
-from calque.tracing.lower.unseen_writes import name_of
+from calque.tracing.lowering import explained
+from calque.tracing.lowering.bindings import resolve
+from calque.tracing.lowering.unseen_writes import name_of
 
 _KEPT = frozenset(("stride", "storage_offset", "requires_grad"))
 """Aspects that are checked only if the program reads them; shapes and dtypes are always checked."""

@@ -11,8 +11,8 @@ from torch.fx.node import Node, map_arg
 from calque.errors.handlers import is_of_handler
 from calque.tracing.graph.modes import blocks_around
 from calque.tracing.graph.purity import TracedGraph
-from calque.tracing.lower.bindings import resolve
-from calque.tracing.lower.lowering import lower
+from calque.tracing.lowering.bindings import resolve
+from calque.tracing.lowering.lowering import lower
 from calque.upstream.torch_internals import (
     HigherOrderOperator,
     OpOverload,

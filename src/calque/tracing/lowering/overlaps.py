@@ -11,7 +11,7 @@ import torch
 from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.lower.unseen_writes import is_view, name_of, written_by
+from calque.tracing.lowering.unseen_writes import is_view, name_of, written_by
 
 
 class Overlaps:

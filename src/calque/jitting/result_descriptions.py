@@ -11,7 +11,7 @@ import torch
 from jax import Array
 
 from calque.device.backend.printing import refuse_kept
-from calque.device.memory.cell import Cell, cell_of, view_of
+from calque.device.memory.cell import Cell, cell_of, fixed_view_of
 from calque.device.memory.geometry import View, contiguous_strides
 from calque.device.runtime.dtypes import to_torch
 from calque.jitting.known_tensors import uses_old_memory
@@ -235,8 +235,8 @@ class Describer:
             output = self._outputs[id(cell)] = self.add(cell.array)
         shape = cell.array.shape
         whole = View(shape, cell.stride or contiguous_strides(shape), 0)
-        same = view_of(value) == whole and value.dtype == to_torch(cell.array.dtype)
-        made = Fresh(output, cell.stride, None if same else view_of(value), value.dtype, leaf)
+        same = fixed_view_of(value) == whole and value.dtype == to_torch(cell.array.dtype)
+        made = Fresh(output, cell.stride, None if same else fixed_view_of(value), value.dtype, leaf)
         if value.is_inference() != torch.is_inference_mode_enabled():
             made.inference = value.is_inference()
         return made
@@ -264,7 +264,7 @@ class Describer:
         self, value: torch.Tensor, source: Existing | OwnTensor | Fresh
     ) -> ViewOf | Attached:
         """Describes a view that has an autograd graph, whose gradients may flow to its base."""
-        view, creation, gradient = view_of(value), creation_of(value), self._retained(value)
+        view, creation, gradient = fixed_view_of(value), creation_of(value), self._retained(value)
         if self._is_plain(value):
             flow = Flow(value.retains_grad, gradient)
             return ViewOf(source, view, value.dtype, flow, creation=creation)
@@ -293,7 +293,7 @@ class Describer:
             source = Existing(base)
         else:
             source = Existing(self._handles.get(cell, value))  # a handler has created it
-        view = view_of(value)
+        view = fixed_view_of(value)
         if not has_graph(value):
             leaf = self._leaf(value)
             of_source = seen and (whose is not None or index is None)
@@ -331,7 +331,7 @@ class Describer:
         for made, value in self._plain:
             made.creation, base = creation_of(value), value._base
             if made.creation is not None and base is not None:
-                made.view = view_of(value)
+                made.view = fixed_view_of(value)
                 groups.setdefault(id(base), []).append((made, base))
         for key, group in groups.items():
             base = self._known[key][1] if key in self._known else None

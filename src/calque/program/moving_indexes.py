@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,12 +19,12 @@ from calque.device.memory.cell import active, moving
 from calque.device.memory.moving_views import Start, is_moving, whole
 from calque.program.number_nodes import NumberNode
 from calque.program.traced_numbers import TracedFloat
+from calque.state.stand_ins import StandIn
 
 Tensor = torch.Tensor
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _slice = torch.ops.aten.slice.Tensor
 _get, _set = Tensor.__getitem__, Tensor.__setitem__
-_narrow, _select = Tensor.narrow, Tensor.select
 
 
 def _is_whole(value: object) -> bool:
@@ -56,6 +57,16 @@ def _started(key: Any, nodes: Sequence[NumberNode], position: Callable[..., int]
     return views.known[key]
 
 
+def _moved(tensor: Tensor, dim: int, code: int, length: int) -> Tensor:
+    """Returns the elements from a start.
+
+    Autograd replays the view where it has been written to. It would otherwise compute the gradient
+    from the offset.
+    """
+    with torch.autograd._force_original_view_tracking(True):
+        return _slice(tensor, dim, code, code + length)
+
+
 def _guard(node: NumberNode, holds: Callable[[], bool]) -> bool:
     """Guard that a position is such that the same program serves it; returns whether it is."""
     if not holds():
@@ -64,8 +75,10 @@ def _guard(node: NumberNode, holds: Callable[[], bool]) -> bool:
     return True
 
 
-def _at(tensor: Tensor, dim: int, index: TracedFloat) -> Tensor | None:
-    """Returns the elements at one position along an axis; None if there are none."""
+def _at(tensor: Tensor, dim: int, index: TracedFloat) -> tuple[Tensor, int] | None:
+    """Returns the elements at one position along an axis, and their index; None if there are
+    none.
+    """
     node, size = index.node, tensor.shape[dim]
     compute = node.compute
     if not _guard(node, lambda: -size <= compute() < size):
@@ -75,7 +88,7 @@ def _at(tensor: Tensor, dim: int, index: TracedFloat) -> Tensor | None:
         return int(i) % size
 
     code = _started((node.key, size), (node,), position, size - 1)
-    return _slice(tensor, dim, code, code + 1)
+    return _moved(tensor, dim, code, 1), 0
 
 
 def _between(tensor: Tensor, dim: int, part: slice) -> tuple[Tensor, slice] | None:
@@ -103,7 +116,7 @@ def _between(tensor: Tensor, dim: int, part: slice) -> tuple[Tensor, slice] | No
     _guard(first, lambda: len(places()) == count)
     extent = (count - 1) * (step or 1) + 1
     code = _started((first.key, nodes[1].key, size), nodes, position, size - extent)
-    return _slice(tensor, dim, code, code + extent), slice(None, None, step)
+    return _moved(tensor, dim, code, extent), slice(None, None, step)
 
 
 def _axes_of(item: object) -> int | None:
@@ -134,10 +147,8 @@ def _indexed(tensor: Any, index: Any) -> tuple[Tensor, tuple[Any, ...]] | None:
         if item is Ellipsis:
             dim = tensor.dim() - sum(counts[i:])
         elif _moves(item):
-            found = (
-                _between(tensor, dim, item) if type(item) is slice else (_at(tensor, dim, item), 0)
-            )
-            if found is not None and found[0] is not None:
+            found = (_between if type(item) is slice else _at)(tensor, dim, item)
+            if found is not None:
                 tensor, left[i] = found
         dim += count
     return tensor, tuple(left)
@@ -170,11 +181,11 @@ def _axis(tensor: Any, dim: Any) -> int | None:
     return dim % tensor.dim()
 
 
-def _narrowed(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _narrowed(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     given = dict(zip(("dim", "start", "length"), args, strict=False)) | kwargs
     axis, start, length = (_axis(self, given.get("dim")), given.get("start"), given.get("length"))
     if len(given) != 3 or axis is None or not _is_whole(start) or type(length) is not int:
-        return _narrow(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
     size = self.shape[axis]
     node: NumberNode = start.node
     compute = node.compute
@@ -183,40 +194,37 @@ def _narrowed(self: Any, *args: Any, **kwargs: Any) -> Any:
         node, lambda: -size <= compute() < size and int(compute()) % size + length <= size
     )
     if not fits:
-        return _narrow(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
     code = _started((node.key, size), (node,), lambda i: int(i) % size, size - length)
-    return _slice(self, axis, code, code + length)
+    return _moved(self, axis, code, length)
 
 
-def _selected(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _selected(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     given = dict(zip(("dim", "index"), args, strict=False)) | kwargs
     axis, index = _axis(self, given.get("dim")), given.get("index")
     found = None
     if len(given) == 2 and axis is not None and _is_whole(index):
         found = _at(self, axis, index)
     if found is None or axis is None:
-        return _select(self, *args, **kwargs)
-    return _select(found, axis, 0)
+        return original(self, *args, **kwargs)
+    return original(found[0], axis, 0)
 
 
-def _rolled(original: Callable[..., Any]) -> Callable[..., Any]:
-    def rolled(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(("shifts", "dims"), args, strict=False)) | kwargs
-        shift, dims = (_only(given.get(name)) for name in ("shifts", "dims"))
-        if not _is_whole(shift) or not _may_move(self) or self.numel() == 0:
-            return original(self, *args, **kwargs)
-        if dims is None:
-            return rolled(self.reshape(-1), shift, 0).view(self.shape)
-        axis = _axis(self, dims)
-        if axis is None or len(given) > 2:
-            return original(self, *args, **kwargs)
-        node, size = shift.node, self.shape[axis]
-        key = "rolled", node.key, size
-        code = _started(key, (node,), lambda i: -int(i) % size, size)
-        found = _slice(torch.cat((self, self), axis), axis, code, code + size)
-        return found.clone(memory_format=torch.contiguous_format)
-
-    return rolled
+def _rolled(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    given = dict(zip(("shifts", "dims"), args, strict=False)) | kwargs
+    shift, dims = (_only(given.get(name)) for name in ("shifts", "dims"))
+    if not _is_whole(shift) or not _may_move(self) or self.numel() == 0:
+        return original(self, *args, **kwargs)
+    if dims is None or dims == ():
+        return _rolled(original, self.reshape(-1), shift, 0).view(self.shape)
+    axis = _axis(self, dims)
+    if axis is None or len(given) > 2:
+        return original(self, *args, **kwargs)
+    node, size = shift.node, self.shape[axis]
+    key = "rolled", node.key, size
+    code = _started(key, (node,), lambda i: -int(i) % size, size)
+    found = _moved(torch.cat((self, self), axis), axis, code, size)
+    return found.clone(memory_format=torch.contiguous_format)
 
 
 def _only(value: Any) -> Any:
@@ -237,13 +245,24 @@ def _asked(name: str) -> Any:
     return asked
 
 
+def _method(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(original, self, *args, **kwargs)
+
+    return method
+
+
+_FUNCTIONS = {"narrow": _narrowed, "select": _selected, "roll": _rolled}
+MOVING_FUNCTIONS: dict[str, StandIn] = {
+    name: StandIn(getattr(torch, name), bool, partial(function, getattr(torch, name)))
+    for name, function in _FUNCTIONS.items()
+}
+"""Functions of `torch` that take traced numbers as positions."""
 _offset = Tensor.storage_offset
 _METHODS: dict[str, Any] = {
     "__getitem__": _getitem,
     "__setitem__": _setitem,
-    "narrow": _narrowed,
-    "select": _selected,
-    "roll": _rolled(Tensor.roll),
+    **{name: _method(function, getattr(Tensor, name)) for name, function in _FUNCTIONS.items()},
     **{name: _asked(name) for name in ("storage_offset", "data_ptr", "is_set_to")},
 }
 _lock = threading.Lock()

@@ -97,7 +97,10 @@ class MovingViews:
         return rest + sum(self._starts[index].most * stride for index, stride in terms)
 
     def run(self, func: Any, args: Any) -> Any:
-        """Returns the result of an operator if a code is its start; NotImplemented otherwise."""
+        """Returns the result of an operator if a code is its start; NotImplemented otherwise.
+
+        Codes in other places need the position itself.
+        """
         if func is _aten.slice.Tensor and len(args) > 3 and _is_code(args[2]):
             return self._sliced(*args)
         if func is _aten.slice_backward.default and _is_code(args[3]):
@@ -105,6 +108,8 @@ class MovingViews:
             zeros = gradient.new_zeros(shape)
             self._sliced(zeros, dim, *position).copy_(gradient)
             return zeros
+        if func is not _aten.as_strided.default and any(map(_has_code, args)):
+            self.refuse()
         return NotImplemented
 
     def _sliced(
@@ -174,6 +179,10 @@ def is_moving(offset: int) -> bool:
 
 def _is_code(start: object) -> bool:
     return type(start) is int and FIRST <= start < 2**62
+
+
+def _has_code(value: object) -> bool:
+    return any(map(_is_code, value)) if type(value) in (list, tuple) else _is_code(value)
 
 
 def whole(number: Array) -> Array:

@@ -24,8 +24,11 @@ def _run(program, device, jit, starts):
         before = {k: v.detach().clone() for k, v in vars(s).items() if torch.is_tensor(v)}
         try:
             found = call(x)
-        except (IndexError, RuntimeError, ValueError) as error:
-            found = type(error).__name__, str(error).split("\n")[0]
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            found = (
+                type(error).__name__,
+                str(error).split("\n")[0].replace("jaxFloatType", "torch.FloatTensor"),
+            )
             with torch.no_grad():  # an error undoes the writes of a program
                 for name, value in before.items():
                     getattr(s, name).copy_(value)

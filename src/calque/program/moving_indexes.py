@@ -7,9 +7,7 @@ number of elements, are guarded. Other indexes need the number itself.
 
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +25,7 @@ _slice = torch.ops.aten.slice.Tensor
 _get, _set = Tensor.__getitem__, Tensor.__setitem__
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
     """Returns True for a traced integer that is computed in Python."""
     return type(value) is TracedFloat and value.node.in_python and value.node.integral
 
@@ -35,8 +33,8 @@ def _is_whole(value: object) -> bool:
 def _moves(item: object) -> bool:
     """Returns True if a part of an index is a traced integer, or a slice between two."""
     if type(item) is slice:
-        return _is_whole(item.start) and _is_whole(item.stop)
-    return _is_whole(item)
+        return is_whole(item.start) and is_whole(item.stop)
+    return is_whole(item)
 
 
 def _started(key: Any, nodes: Sequence[NumberNode], position: Callable[..., int], most: int) -> int:
@@ -67,7 +65,7 @@ def _moved(tensor: Tensor, dim: int, code: int, length: int) -> Tensor:
         return _slice(tensor, dim, code, code + length)
 
 
-def _guard(node: NumberNode, holds: Callable[[], bool]) -> bool:
+def guarded(node: NumberNode, holds: Callable[[], bool]) -> bool:
     """Guard that a position is such that the same program serves it; returns whether it is."""
     if not holds():
         return False
@@ -81,7 +79,7 @@ def _at(tensor: Tensor, dim: int, index: TracedFloat) -> tuple[Tensor, int] | No
     """
     node, size = index.node, tensor.shape[dim]
     compute = node.compute
-    if not _guard(node, lambda: -size <= compute() < size):
+    if not guarded(node, lambda: -size <= compute() < size):
         return None
 
     def position(i: int) -> int:
@@ -113,7 +111,7 @@ def _between(tensor: Tensor, dim: int, part: slice) -> tuple[Tensor, slice] | No
     def position(start: int, stop: int) -> int:
         return slice(int(start), int(stop)).indices(size)[0]
 
-    _guard(first, lambda: len(places()) == count)
+    guarded(first, lambda: len(places()) == count)
     extent = (count - 1) * (step or 1) + 1
     code = _started((first.key, nodes[1].key, size), nodes, position, size - extent)
     return _moved(tensor, dim, code, extent), slice(None, None, step)
@@ -134,7 +132,7 @@ def _indexed(tensor: Any, index: Any) -> tuple[Tensor, tuple[Any, ...]] | None:
     Returns None if no part of it moves.
     """
     items = index if type(index) is tuple else (index,)
-    if not any(map(_moves, items)) or not _may_move(tensor):
+    if not any(map(_moves, items)) or not may_move(tensor):
         return None
     axes = [_axes_of(item) for item in items]
     if None in axes or sum(1 for item in items if item is Ellipsis) > 1:
@@ -154,7 +152,7 @@ def _indexed(tensor: Any, index: Any) -> tuple[Tensor, tuple[Any, ...]] | None:
     return tensor, tuple(left)
 
 
-def _may_move(tensor: Any) -> bool:
+def may_move(tensor: Any) -> bool:
     """Returns True for a tensor of the running trace."""
     if active.trace is None or type(tensor) not in (Tensor, torch.nn.Parameter):
         return False
@@ -176,7 +174,7 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
 
 def _axis(tensor: Any, dim: Any) -> int | None:
     """Returns an axis of a tensor that may move; None for other arguments."""
-    if not _may_move(tensor) or type(dim) is not int or not -tensor.dim() <= dim < tensor.dim():
+    if not may_move(tensor) or type(dim) is not int or not -tensor.dim() <= dim < tensor.dim():
         return None
     return dim % tensor.dim()
 
@@ -184,13 +182,13 @@ def _axis(tensor: Any, dim: Any) -> int | None:
 def _narrowed(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     given = dict(zip(("dim", "start", "length"), args, strict=False)) | kwargs
     axis, start, length = (_axis(self, given.get("dim")), given.get("start"), given.get("length"))
-    if len(given) != 3 or axis is None or not _is_whole(start) or type(length) is not int:
+    if len(given) != 3 or axis is None or not is_whole(start) or type(length) is not int:
         return original(self, *args, **kwargs)
     size = self.shape[axis]
     node: NumberNode = start.node
     compute = node.compute
     # As PyTorch does, take a negative start for one from the end.
-    fits = 0 < length <= size and _guard(
+    fits = 0 < length <= size and guarded(
         node, lambda: -size <= compute() < size and int(compute()) % size + length <= size
     )
     if not fits:
@@ -203,7 +201,7 @@ def _selected(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
     given = dict(zip(("dim", "index"), args, strict=False)) | kwargs
     axis, index = _axis(self, given.get("dim")), given.get("index")
     found = None
-    if len(given) == 2 and axis is not None and _is_whole(index):
+    if len(given) == 2 and axis is not None and is_whole(index):
         found = _at(self, axis, index)
     if found is None or axis is None:
         return original(self, *args, **kwargs)
@@ -213,7 +211,7 @@ def _selected(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
 def _rolled(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     given = dict(zip(("shifts", "dims"), args, strict=False)) | kwargs
     shift, dims = (_only(given.get(name)) for name in ("shifts", "dims"))
-    if not _is_whole(shift) or not _may_move(self) or self.numel() == 0:
+    if not is_whole(shift) or not may_move(self) or self.numel() == 0:
         return original(self, *args, **kwargs)
     if dims is None or dims == ():
         return _rolled(original, self.reshape(-1), shift, 0).view(self.shape)
@@ -236,7 +234,7 @@ def _asked(name: str) -> Any:
     original = getattr(Tensor, name)
 
     def asked(self: Any, *args: Any) -> Any:
-        if any(is_moving(_offset(one)) for one in (self, *args) if _may_move(one)):
+        if any(is_moving(_offset(one)) for one in (self, *args) if may_move(one)):
             if not sys._getframe(1).f_code.co_filename.startswith(_CALQUE):
                 moving().refuse()
         return original(self, *args)
@@ -259,41 +257,10 @@ MOVING_FUNCTIONS: dict[str, StandIn] = {
 }
 """Functions of `torch` that take traced numbers as positions."""
 _offset = Tensor.storage_offset
-_METHODS: dict[str, Any] = {
+METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": _getitem,
     "__setitem__": _setitem,
     **{name: _method(function, getattr(Tensor, name)) for name, function in _FUNCTIONS.items()},
     **{name: _asked(name) for name in ("storage_offset", "data_ptr", "is_set_to")},
 }
-_lock = threading.Lock()
-
-
-class _Installed:
-    """The number of traces in which tensors take traced numbers as indexes, and the methods that
-    the class of tensors, rather than its base, had before.
-    """
-
-    count = 0
-    own: dict[str, Any] = {}
-
-
-@contextmanager
-def taking_indexes() -> Iterator[None]:
-    """A context manager in which tensors take traced numbers as indexes."""
-    with _lock:
-        _Installed.count += 1
-        if _Installed.count == 1:
-            _Installed.own = {n: m for n, m in vars(Tensor).items() if n in _METHODS}
-            for name, method in _METHODS.items():
-                setattr(Tensor, name, method)
-    try:
-        yield
-    finally:
-        with _lock:
-            _Installed.count -= 1
-            if _Installed.count == 0:
-                for name in _METHODS:
-                    if name in _Installed.own:
-                        setattr(Tensor, name, _Installed.own[name])
-                    else:
-                        delattr(Tensor, name)
+"""Methods of tensors that take traced numbers as positions."""

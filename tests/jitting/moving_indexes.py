@@ -350,15 +350,68 @@ def a_checkpoint(s, x):
     torch.utils.checkpoint.checkpoint(part, s.weight, use_reentrant=False).backward()
 
 
+@moving
+def returned_views(s, x):
+    return s.data[s.i], s.data[s.i : s.i + 2, 1:], s.cube[:, s.i % 5]
+
+
+@moving
+def numbers_that_are_written(s, x):
+    s.data[s.i] = s.i / 2
+    s.data[0, 1], s.labels[3] = s.i, s.i
+    s.labels[s.i] = s.i + 1
+    s.data[s.data > 40] = s.rate * s.i
+    s.cube[0, :, torch.tensor([0, 2], device=x.device)] = s.i * 1.0
+
+
+@moving
+def tensors_of_integers(s, x):
+    n, i = s.labels, s.i
+    s.other = torch.arange(2, device=x.device) + i
+    n += 1
+    found = n + i, i - n, n * i, n / (i + 1), n // (i + 1), n % (i + 1), n.add(i), torch.mul(i, n)
+    asked = n > i, n == i, n.le(i), x > i, (n > 3) + 1
+    return *found, *asked, torch.where(n > i, n, i), torch.where(x > 0, x, i)
+
+
+@moving
+def positions_between_numbers(s, x):
+    found = torch.arange(s.i, s.i + 4, device=x.device)
+    back = torch.arange(s.i + 9, s.i, -2, device=x.device)
+    return found, back, torch.full((2,), s.i, device=x.device), s.weight.detach()[found % 5] * 1
+
+
+@other
+def integers_of_other_dtypes(s, x):
+    small = s.labels.to(torch.int32)
+    small[s.i] = s.i
+    s.labels[s.i] = s.i / 2
+    flags = s.labels > 4
+    flags[s.i] = s.i
+    last = small[3]
+    return small + s.i, flags, last + s.i, torch.where(last > s.i, last, s.i), flags + s.i
+
+
+@other
+def a_division_by_zero(s, x):
+    return s.labels // s.i, s.labels % s.i
+
+
+@other
+def numbers_that_do_not_fit(s, x):
+    s.data[0] = 1e30 * 1e4**s.i
+    return s.labels + 2**61 * s.i
+
+
 @other
 def the_whole_axis(s, x):
     return s.data[s.i - s.i : s.i - s.i + 20] * 1
 
 
 @other
-def returned_views(s, x):
+def kept_views(s, x):
     s.other = s.data[s.i : s.i + 2]
-    return s.data[s.i]
+    return (s.weight[s.i] * 2)[1:]
 
 
 @other

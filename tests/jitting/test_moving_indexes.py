@@ -1,5 +1,6 @@
 """Indexes and slices by Python numbers that change between calls."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,6 +59,52 @@ def test_positions_are_inputs(name):
 @pytest.mark.parametrize("name", MOVING)
 def test_positions_out_of_range(name):
     _check(MOVING[name], (0, 3, 19, 17, 1, 25, -1, -3, 2, True, -40, 2**60, 4))
+
+
+def test_positions_among_arguments():
+    data = torch.arange(30.0, device="jax").reshape(10, 3)
+
+    @calque.jit
+    def step(x, i, state):
+        part = data[i : i + 2] * x
+        return part, data[state["at"]], state["at"] + 1
+
+    for i, at in ((0, 0), (3, 1), (8, 9), (1, -1), (np.int64(2), 5)):
+        part, item, after = step(torch.tensor(2.0, device="jax"), i, {"at": at})
+        assert part.tolist() == (data[i : i + 2] * 2).tolist()
+        assert (item.tolist(), after) == (data[at].tolist(), at + 1)
+    assert len(step.history) <= 4
+
+
+def test_a_moving_view_shares_memory_with_its_base():
+    data, at = torch.zeros(6, 2, device="jax"), [0]
+
+    @calque.jit
+    def row():
+        at[0] += 1
+        return data[at[0]]
+
+    rows = [row() for _ in range(5)]
+    for i, one in enumerate(rows):
+        one.fill_(i + 1)
+        assert one.storage_offset() == 2 * (i + 1)
+    assert data[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert len(row.history) <= 2
+
+
+def test_methods_of_tensors_are_restored():
+    before = dict(vars(torch.Tensor))
+    data, at = torch.arange(6.0, device="jax"), [0]
+
+    @calque.jit
+    def item():
+        at[0] += 1
+        return data[at[0]] * 2
+
+    assert [item().item() for _ in range(5)] == [2, 4, 6, 8, 10]
+    with pytest.raises(IndexError, match="out of bounds"):
+        item()
+    assert dict(vars(torch.Tensor)) == before
 
 
 @pytest.mark.parametrize("name", OTHERS)

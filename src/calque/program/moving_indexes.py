@@ -50,7 +50,7 @@ def _started(key: Any, nodes: Sequence[NumberNode], position: Callable[..., int]
     if key not in views.known:
         first = next(node for node in nodes if not node.is_number)
         node: Any = first.combined(position, tuple(nodes))
-        found = Start(whole(node.traced), most, lambda: node.watch.give_up(node))
+        found = Start(whole(node.traced), most, node)
         views.known[key] = views.start(found)
     return views.known[key]
 

@@ -10,7 +10,6 @@ Codes are odd multiples of 2**40, so that a sum or a multiple of codes, which no
 code.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import jax.numpy as jnp
@@ -34,12 +33,12 @@ class Start(NamedTuple):
     Attributes:
         traced: the position, in the program.
         most: the greatest one.
-        refuse: raises an error that has the function traced again, for one position.
+        node: computes the position in Python at each call (a `PythonNode`).
     """
 
     traced: Array
     most: int
-    refuse: Callable[[], NoReturn]
+    node: Any
 
 
 Term = tuple[int, int]
@@ -88,8 +87,14 @@ class MovingViews:
     def refuse(self) -> NoReturn:
         """Raise the error that has the function traced again without moving views."""
         for one in self._starts:
-            one.refuse()
+            one.node.watch.give_up(one.node)
         raise RuntimeError("a view with a moving start is used outside of its program")
+
+    def formula(self, offset: int) -> tuple[list[Any], list[int], int]:
+        """Returns the nodes of the starts in an offset, their strides, and the rest."""
+        terms, rest = self.parts(offset)
+        nodes = [self._starts[index].node for index, _ in terms]
+        return nodes, [stride for _, stride in terms], rest
 
     def greatest(self, offset: int) -> int:
         """Returns the greatest number of elements that an offset may be."""
@@ -160,10 +165,6 @@ class MovingViews:
 
     def _reach(self, terms: tuple[Term, ...]) -> int:
         return sum(self._starts[index].most * stride for index, stride in terms)
-
-    def forget(self) -> None:
-        """Release the trace."""
-        self._starts.clear()
 
 
 def _strides_of(plan: AccessPlan) -> Ints:

@@ -369,7 +369,16 @@ def tensors_of_integers(s, x):
     n, i = s.labels, s.i
     s.other = torch.arange(2, device=x.device) + i
     n += 1
-    found = n + i, i - n, n * i, n / (i + 1), n // (i + 1), n % (i + 1), n.add(i), torch.mul(i, n)
+    found = (
+        n + i,
+        i - n,
+        n * i,
+        n / (i + 41),
+        n // (i % 3 + 1),
+        n % (i % 3 + 1),
+        n.add(i),
+        torch.mul(n, i),
+    )
     asked = n > i, n == i, n.le(i), x > i, (n > 3) + 1
     return *found, *asked, torch.where(n > i, n, i), torch.where(x > 0, x, i)
 
@@ -390,11 +399,6 @@ def integers_of_other_dtypes(s, x):
     flags[s.i] = s.i
     last = small[3]
     return small + s.i, flags, last + s.i, torch.where(last > s.i, last, s.i), flags + s.i
-
-
-@other
-def a_division_by_zero(s, x):
-    return s.labels // s.i, s.labels % s.i
 
 
 @other

@@ -25,7 +25,7 @@ _GREATEST = torch.finfo(torch.float32).max
 _COMPARING = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-def _tensor_of(number: TracedFloat, dtype: torch.dtype, device: Any) -> Tensor:
+def _tensor_of(number: Any, dtype: torch.dtype, device: Any) -> Tensor:
     return torch.zeros((), dtype=dtype, device=device).fill_(number)
 
 
@@ -124,7 +124,15 @@ def _where(original: Callable[..., Any], *args: Any, **options: Any) -> Tensor:
     return original(*args, **options)
 
 
+def _applied(original: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Computes a function of a tensor and a number."""
+    if len(args) == 2 and not options:
+        args = args[0], _operand(*args)
+    return original(*args, **options)
+
+
 _FUNCTIONS = {"arange": _arange, "full": _full, "where": _where}
+_FUNCTIONS |= dict.fromkeys(("add", "sub", "mul", *_COMPARING), _applied)
 WHOLE_FUNCTIONS: dict[str, StandIn] = {
     name: StandIn(getattr(torch, name), bool, partial(function, getattr(torch, name)))
     for name, function in _FUNCTIONS.items()

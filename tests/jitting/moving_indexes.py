@@ -259,6 +259,15 @@ def methods(s, x):
 
 
 @moving
+def parts_of_several_lengths(s, x):
+    rows = s.data[:8]
+    i = s.i % 4
+    found = rows.narrow(0, i, 4) * 1, rows[i] * 1, rows[i : i + 5 : 2] * 1, rows[i : i + 5] * 1
+    flat, i = s.data.view(-1)[:12], s.i % 8
+    return *found, flat.narrow(0, i, 5) * 1, flat[i] * 1, flat[i : i + 3] * 1
+
+
+@moving
 def functions(s, x):
     found = torch.narrow(s.data, 0, s.i, 3) * 1, torch.select(s.data, dim=0, index=s.i) * 1
     return (*found, torch.roll(s.data, shifts=s.i, dims=0), torch.roll(s.data, -s.i))

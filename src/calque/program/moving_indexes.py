@@ -46,7 +46,7 @@ def _started(key: Any, nodes: Sequence[NumberNode], position: Callable[..., int]
         position: computes it.
         most: the greatest start.
     """
-    views = moving()
+    views, key = moving(), (key, most)
     if key not in views.known:
         first = next(node for node in nodes if not node.is_number)
         node: Any = first.combined(position, tuple(nodes))
@@ -181,7 +181,9 @@ def _axis(tensor: Any, dim: Any) -> int | None:
 
 def _narrowed(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     given = dict(zip(("dim", "start", "length"), args, strict=False)) | kwargs
-    axis, start, length = (_axis(self, given.get("dim")), given.get("start"), given.get("length"))
+    axis = _axis(self, given.get("dim"))
+    start: Any = given.get("start")
+    length: Any = given.get("length")
     if len(given) != 3 or axis is None or not is_whole(start) or type(length) is not int:
         return original(self, *args, **kwargs)
     size = self.shape[axis]

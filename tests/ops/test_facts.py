@@ -68,6 +68,8 @@ OTHERS = {
     "tracing/core/torch_settings.py": "settings of PyTorch",
     "device/validation/factorizations.py": "kernels written by hand",
     "program/view_arguments.py": "arguments of an operator",
+    "program/moving_indexes.py": "methods that take positions, or tell them",
+    "program/whole_operands.py": "Python's operators, and functions that take plain numbers",
     "device/kernels/storage.py": "methods of a storage",
     "convert/reading.py": "what a program may ask of a tensor",
     "errors/text_use.py": "methods of text",

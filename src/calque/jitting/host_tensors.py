@@ -97,8 +97,10 @@ class HostTensorMode(DispatchMode):
             return _regeometry(func, args, kwargs)
         if not on_device and _takes_traced_number(args, kwargs) and not _goes_to_device(kwargs):
             args, kwargs = _on_the_device(func, args, kwargs)
-        with self._keeping_geometry(func, args, kwargs):
-            result = foreign.run(func, args, kwargs)
+        result = self.lifting.moving.run(func, args) if self.lifting.moving else NotImplemented
+        if result is NotImplemented:
+            with self._keeping_geometry(func, args, kwargs):
+                result = foreign.run(func, args, kwargs)
         if func in _SETS and args[0].device.type == "cpu":
             if memory_of(args[0]) not in self.lifting.host_memory:
                 self._look_at(args[0], "The function accesses the memory of a CPU tensor")

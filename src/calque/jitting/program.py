@@ -325,6 +325,8 @@ class JittedProgram(Program[Call]):
         if recording.seeded is not None:
             rng.state.restore(*recording.seeded)
         made = Outputs(outputs[self.n_written : recording.n_outputs], leaves, given)
+        if recording.formulas:  # before the variables change
+            made.numbers = [compute() for compute in recording.formulas]
         for target, flag in recording.flags:
             if flag:
                 target.build(made).requires_grad_()
@@ -335,8 +337,6 @@ class JittedProgram(Program[Call]):
             tensor.grad = None if description is None else description.build(made)
         for cell, output in recording.survivors:
             cell.array = made.arrays[output]
-        if recording.formulas:  # before the variables change
-            made.numbers = [compute() for compute in recording.formulas]
         if recording.effects:
             made.containers = recording.effects.containers(given)
             made.kept = recording.effects.apply(lambda one: one.build(made), made.containers)

@@ -2,6 +2,7 @@
 `results`).
 """
 
+import operator
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -11,8 +12,9 @@ import torch
 from jax import Array
 
 from calque.device.backend.printing import refuse_kept
-from calque.device.memory.cell import Cell, cell_of, view_of
+from calque.device.memory.cell import Cell, cell_of, fixed_view_of, moving, view_of
 from calque.device.memory.geometry import View, contiguous_strides
+from calque.device.memory.moving_views import is_moving
 from calque.device.runtime.dtypes import to_torch
 from calque.jitting.known_tensors import uses_old_memory
 from calque.jitting.momentary_results import refuse_momentary
@@ -235,8 +237,8 @@ class Describer:
             output = self._outputs[id(cell)] = self.add(cell.array)
         shape = cell.array.shape
         whole = View(shape, cell.stride or contiguous_strides(shape), 0)
-        same = view_of(value) == whole and value.dtype == to_torch(cell.array.dtype)
-        made = Fresh(output, cell.stride, None if same else view_of(value), value.dtype, leaf)
+        same = fixed_view_of(value) == whole and value.dtype == to_torch(cell.array.dtype)
+        made = Fresh(output, cell.stride, None if same else fixed_view_of(value), value.dtype, leaf)
         if value.is_inference() != torch.is_inference_mode_enabled():
             made.inference = value.is_inference()
         return made
@@ -264,7 +266,7 @@ class Describer:
         self, value: torch.Tensor, source: Existing | OwnTensor | Fresh
     ) -> ViewOf | Attached:
         """Describes a view that has an autograd graph, whose gradients may flow to its base."""
-        view, creation, gradient = view_of(value), creation_of(value), self._retained(value)
+        view, creation, gradient = fixed_view_of(value), creation_of(value), self._retained(value)
         if self._is_plain(value):
             flow = Flow(value.retains_grad, gradient)
             return ViewOf(source, view, value.dtype, flow, creation=creation)
@@ -293,15 +295,27 @@ class Describer:
             source = Existing(base)
         else:
             source = Existing(self._handles.get(cell, value))  # a handler has created it
-        view = view_of(value)
         if not has_graph(value):
-            leaf = self._leaf(value)
+            leaf, offset = self._leaf(value), self._moving_offset(value)
+            view = fixed_view_of(value) if offset is None else view_of(value)
             of_source = seen and (whose is not None or index is None)
             creation = creation_of(value) if of_source and leaf is None else None
-            return ViewOf(source, view, value.dtype, leaf=leaf, creation=creation)
+            return ViewOf(source, view, value.dtype, None, leaf, creation, offset)
         if seen:
             return self._differentiable(value, source)
-        return self.carriers.attach(value, ViewOf(source, view, value.dtype))
+        return self.carriers.attach(value, ViewOf(source, fixed_view_of(value), value.dtype))
+
+    def _moving_offset(self, value: torch.Tensor) -> Description | None:
+        """Describes the offset of a view that differs between calls; None for other views."""
+        offset = value.storage_offset()
+        if not is_moving(offset):
+            return None
+        nodes, strides, rest = moving().formula(offset)
+
+        def position(*starts: int) -> int:
+            return rest + sum(map(operator.mul, starts, strides))
+
+        return self.number(TracedFloat(nodes[0].combined(position, tuple(nodes))))
 
     def leaf(self, tensor: torch.Tensor) -> Fresh | ViewOf | None:
         """Returns the description of a leaf created in the trace, if it outlives the trace."""
@@ -331,7 +345,7 @@ class Describer:
         for made, value in self._plain:
             made.creation, base = creation_of(value), value._base
             if made.creation is not None and base is not None:
-                made.view = view_of(value)
+                made.view = fixed_view_of(value)
                 groups.setdefault(id(base), []).append((made, base))
         for key, group in groups.items():
             base = self._known[key][1] if key in self._known else None

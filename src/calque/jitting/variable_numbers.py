@@ -39,6 +39,7 @@ from calque.program.number_errors import GivenNumberNeeded
 from calque.program.python_numbers import Formula, RefusedNode
 from calque.program.results import ComputedNumber
 from calque.program.sources import NumberSource
+from calque.program.tensor_methods import taking_numbers
 from calque.program.traced_functions import functions_in
 from calque.program.traced_numbers import Comparisons, NumberNeeded, Place, TracedFloat
 from calque.state import Row, Snapshot
@@ -110,7 +111,7 @@ class VariableNumbers:
         for one in self._all:
             if one.traced is None:
                 self._put(one)
-        with standing_in(functions_in([space])):
+        with standing_in(functions_in([space])), taking_numbers():
             yield
 
     def give(self, stand_ins: list[Any]) -> None:

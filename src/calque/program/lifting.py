@@ -21,6 +21,7 @@ from calque.device.kernels.trace_checks import Failure
 from calque.device.memory.cell import Cell, active, read, x64
 from calque.device.memory.host import host_array
 from calque.device.memory.host_reads import AssumesValues
+from calque.device.memory.moving_views import MovingViews
 from calque.device.memory.rng import pack
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.interrupts import settles, tracing
@@ -78,6 +79,7 @@ class Lifting:
         self.assumptions = assumptions
         self.failures: list[Failure] | None = None if checks is None else []
         self.looking: bool = checks is True
+        self.moving: MovingViews = MovingViews()
         self.callbacks = True
         self.inputs: list[Input] = []
         self.values: dict[Cell, Array] = {}

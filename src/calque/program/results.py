@@ -333,6 +333,7 @@ class ViewOf(Made):
         flow: how gradients flow through it to the base; None if they do not.
         leaf: its properties as an autograd leaf; None if it requires no gradient.
         creation: how it was created, if it is a view of the base for autograd.
+        offset: computes the view's offset, if it differs between calls.
     """
 
     base: Existing | OwnTensor | Fresh
@@ -341,6 +342,7 @@ class ViewOf(Made):
     flow: Flow | None = None
     leaf: Leaf | None = None
     creation: Creation | None = None
+    offset: Description | None = None
 
     def make(self, outputs: Outputs) -> torch.Tensor:
         base, view = self.placed(outputs)
@@ -359,6 +361,8 @@ class ViewOf(Made):
     def placed(self, outputs: Outputs) -> tuple[torch.Tensor, View]:
         """Returns the base in a call, and the view's position in its storage."""
         base, view = self.base.build(outputs), self.view
+        if self.offset is not None:
+            view = View(view.size, view.stride, self.offset.build(outputs))
         if type(self.base) is OwnTensor and (offset := base.storage_offset()):
             # In the trace, the argument was at the start of its storage.
             moved = view.offset + offset * base.itemsize // self.dtype.itemsize

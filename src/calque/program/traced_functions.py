@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import torch
 
+from calque.program.moving_indexes import MOVING_FUNCTIONS
 from calque.program.number_nodes import computed, node_of, unary
 from calque.program.traced_numbers import PICKS, TracedFloat
+from calque.program.whole_operands import WHOLE_FUNCTIONS
 from calque.state.stand_ins import Space, StandIn
 
 
@@ -177,6 +179,8 @@ _TENSOR = StandIn(torch.tensor, _takes_data, _tensor)
 _RESULT_TYPE = StandIn(torch.result_type, _takes_two, _result_type)
 _PICKS = {name: StandIn(getattr(builtins, name), _takes_unknown, PICKS[name]) for name in PICKS}
 _BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _TENSOR, _RESULT_TYPE)}
+_OF_TENSORS = MOVING_FUNCTIONS | WHOLE_FUNCTIONS
+_BY_ORIGINAL |= {id(one.original): one for one in _OF_TENSORS.values()}
 
 
 def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
@@ -185,6 +189,7 @@ def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
     """
     found: list[tuple[Space, str, StandIn]] = [(torch.__dict__, "tensor", _TENSOR)]
     found.append((torch.__dict__, "result_type", _RESULT_TYPE))
+    found += ((torch.__dict__, name, one) for name, one in _OF_TENSORS.items())
     held = math.__dict__
     found += ((held, name, one) for name, one in _STAND_INS.items())
     found += ((builtins.__dict__, name, one) for name, one in _PICKS.items())

@@ -139,7 +139,7 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _ASKING:
+        if getattr(func, "original", func) in _ASKING:
             if not sys._getframe(1).f_code.co_filename.startswith(_CALQUE):
                 for tensor in args:
                     self._see(tensor)

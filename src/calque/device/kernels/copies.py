@@ -20,6 +20,7 @@ from calque.device.memory.cell import (
     active,
     cell_of,
     current,
+    fixed_view_of,
     layout_of,
     read,
     regeometries,
@@ -245,7 +246,7 @@ def resize_(
     if tensor.shape == shape and memory_format is None:
         return tensor
     fake = torch.empty(shape, device="meta", memory_format=memory_format or torch.contiguous_format)
-    needed = tensor.storage_offset() + fake.numel()
+    needed = fixed_view_of(tensor).offset + fake.numel()
     layout = layout_of(cell)
     itemsize = tensor.dtype.itemsize
     with translated(), x64():

@@ -13,7 +13,8 @@ import torch
 from jax import Array
 
 from calque.device.memory import geometry
-from calque.device.memory.cell import check_writable, read, write, x64
+from calque.device.memory.cell import check_writable, moving, read, write, x64
+from calque.device.memory.moving_views import is_moving
 from calque.device.runtime.dtypes import to_numpy
 from calque.errors.warning import warn
 from calque.ops.table.facts import Known, fact_of
@@ -93,6 +94,8 @@ class Written:
             elif isinstance(value, Tensor) and value.untyped_storage()._cdata == storage:
                 other = _Place(value)
                 same = value is place.tensor or place.same(other)
+                if not same and any(is_moving(t.storage_offset()) for t in (place.tensor, value)):
+                    moving().refuse()
                 if apart if same else place.overlaps(other):
                     raise RuntimeError(
                         "unsupported operation: some elements of the input tensor and the "

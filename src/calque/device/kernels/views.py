@@ -14,8 +14,9 @@ import torch
 from calque.device.kernels import storage
 from calque.device.kernels.binding import operator_names, schema_of
 from calque.device.memory import geometry
-from calque.device.memory.cell import cell_of, regeometries, size_in_bytes
+from calque.device.memory.cell import cell_of, moving, regeometries, size_in_bytes
 from calque.device.memory.geometry import Layout
+from calque.device.memory.moving_views import is_moving
 from calque.device.memory.wrapping import META, alias, share
 from calque.device.runtime.dtypes import to_numpy
 from calque.upstream import torch_c
@@ -91,7 +92,8 @@ def _check_bounds(tensor: torch.Tensor, size: Any, stride: Any, offset: int) -> 
         return
     nbytes = size_in_bytes(cell_of(tensor))
     length = nbytes // tensor.dtype.itemsize
-    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    last = moving().greatest(offset) if is_moving(offset) else offset
+    last += sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if last >= length:
         raise RuntimeError(
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
@@ -218,6 +220,8 @@ def _prepare(
             f'different device "{source.device}".  This is no longer allowed; the devices must '
             "match."
         )
+    if is_moving(offset):
+        moving().refuse()
     cell = storage.cell_of_storage(source)
     length = geometry.extent(size, stride)
     needed = length + offset if length else 0

@@ -20,6 +20,7 @@ from jax import Array
 from calque.device.memory import geometry, view_access
 from calque.device.memory.bitcasts import retype
 from calque.device.memory.geometry import Layout, View
+from calque.device.memory.moving_views import MovingViews, is_moving
 from calque.device.runtime import sizes
 from calque.device.runtime.dtypes import TO_NUMPY
 from calque.device.runtime.in_flight import settled
@@ -55,6 +56,7 @@ class Trace(Protocol):
     assumptions: Any  # supplies assumed values; None if values must not be assumed
     failures: list[Any] | None  # collected by `trace_checks`; None if checks are not reported
     looking: bool  # whether to check values as in eager calls
+    moving: MovingViews  # the views whose position differs between calls
     placements: WeakKeyDictionary["Cell", Any]  # of storages created in the trace
     texts: dict[str, Any]  # the texts of tensors, with the lines that created them
 
@@ -203,6 +205,28 @@ def view_of(tensor: torch.Tensor) -> View:
     return View(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
 
 
+def fixed_view_of(tensor: torch.Tensor) -> View:
+    """Returns the geometry of a tensor that outlives the trace.
+
+    If it moves between calls, the function is traced again, for one position.
+    """
+    view = view_of(tensor)
+    if is_moving(view.offset):
+        moving().refuse()
+    return view
+
+
+def moving() -> MovingViews:
+    """Returns the moving views of the running trace."""
+    trace = active.trace
+    return MovingViews() if trace is None else trace.moving
+
+
+def _planner(view: View) -> view_access.Planner | None:
+    """Returns the function that plans the access to a moving view; None for other views."""
+    return moving().plan if is_moving(view.offset) else None
+
+
 def current(cell: Cell) -> Array:
     """Returns the array of a cell; inside a trace, the traced array."""
     trace = active.trace
@@ -274,7 +298,7 @@ def _read_view(cell: Cell, tensor: torch.Tensor) -> Array:
         if array.dtype != dtype:
             array = retype(geometry.memory(array, layout), dtype)
             layout = Layout(array.shape, (1,))
-        return settled(_lazy(tensor, view_access.read(array, layout, view)))
+        return settled(_lazy(tensor, view_access.read(array, layout, view, _planner(view))))
 
 
 def _lazy(tensor: torch.Tensor, array: Array) -> Array:
@@ -306,9 +330,9 @@ def write(tensor: torch.Tensor, value: Array) -> None:
 def _with_view(array: Array, layout: Layout, view: View, value: Array) -> Array:
     """Returns a storage's array with a view of it replaced."""
     if array.dtype == value.dtype:
-        return view_access.write(array, layout, view, value)
+        return view_access.write(array, layout, view, value, _planner(view))
     flat = retype(geometry.memory(array, layout), value.dtype)
-    flat = view_access.write(flat, Layout(flat.shape, (1,)), view, value)
+    flat = view_access.write(flat, Layout(flat.shape, (1,)), view, value, _planner(view))
     return geometry.from_memory(retype(flat, array.dtype), layout)
 
 

@@ -65,19 +65,26 @@ class AccessPlan:
     free: Ints
 
 
-def read(array: Array, layout: Layout, view: View) -> Array:
+Planned = tuple["AccessPlan", Sequence[Any]]
+"""A plan, and the start along each of its free axes."""
+Planner = Callable[[Layout, View], Planned]
+
+
+def read(array: Array, layout: Layout, view: View, planner: Planner | None = None) -> Array:
     """Returns the elements of a view as an array of the view's size."""
     if 0 in view.size:
         return jnp.zeros(view.size, array.dtype)
-    plan, starts = plan_of(layout, view)
+    plan, starts = (planner or plan_of)(layout, view)
     return call(_reader(plan), (array, *starts))
 
 
-def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
+def write(
+    array: Array, layout: Layout, view: View, value: Array, planner: Planner | None = None
+) -> Array:
     """Returns the array with the elements of a view replaced with `value` (of the view's size)."""
     if 0 in view.size:
         return array
-    plan, starts = plan_of(layout, view)
+    plan, starts = (planner or plan_of)(layout, view)
     return call(_writer(plan), (array, value, *starts))
 
 
@@ -102,7 +109,13 @@ def plan_of(layout: Layout, view: View) -> tuple[AccessPlan, Ints]:
         match = match_axes(shape, contiguous_strides(shape), view)
         assert match is not None
         return _sliced(layout, shape, True, match, fixed)
-    return AccessPlan(layout, (layout.length,), True, None, (), (), fixed, (0,)), (view.offset,)
+    return gathered(layout, view), (view.offset,)
+
+
+def gathered(layout: Layout, view: View) -> AccessPlan:
+    """Returns the plan that gathers a view's elements from memory."""
+    fixed = View(view.size, view.stride, 0)
+    return AccessPlan(layout, (layout.length,), True, None, (), (), fixed, (0,))
 
 
 def _sliced(

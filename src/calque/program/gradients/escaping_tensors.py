@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from calque.device.memory.cell import cell_of, view_of
+from calque.device.memory.cell import cell_of, fixed_view_of
 from calque.device.memory.geometry import View
 from calque.program.gradients.graph_boundary import has_graph
 from calque.program.result_views import (
@@ -217,7 +217,7 @@ class Carriers:
         """Relate a view to its base, with a separate history unless it is a plain view."""
         for place in one.places:
             assert isinstance(place, Carried)
-            place.view = view_of(one.tensor)
+            place.view = fixed_view_of(one.tensor)
             place.creation = creation_of(one.tensor)
         if is_plain:
             base.places += one.places

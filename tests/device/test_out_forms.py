@@ -102,3 +102,49 @@ def test_a_transform_written_to_an_empty_tensor_is_row_major():
                 out = torch.empty(0, dtype=x.dtype, device="jax")
                 expected = transform(x, dim=dim, out=torch.empty(0, dtype=x.dtype))
                 assert transform(x.to("jax"), dim=dim, out=out).stride() == expected.stride()
+
+
+RESIZED = {
+    "fmod": lambda x, out: torch.fmod(x, 2, out=out),
+    "sort": lambda x, out: torch.sort(x, out=(out, out.long())).values,
+    "cholesky_solve": lambda x, out: torch.cholesky_solve(x, x[:3] @ x[:3].T, out=out),
+    "sum": lambda x, out: torch.sum(x, 0, out=out),
+    "add": lambda x, out: torch.add(x, x, out=out),
+    "roll": lambda x, out: torch.ops.aten.roll.out(x, [1], [0], out=out),
+}
+
+
+@pytest.mark.parametrize("name", RESIZED)
+def test_strides_of_an_out_that_is_resized(name):
+    found = []
+    for device in ("cpu", "jax"):
+        x = torch.arange(12.0, device=device).reshape(4, 3).t()
+        out = RESIZED[name](x, torch.empty(0, device=device))
+        found.append((tuple(out.shape), out.stride()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int64], ids=str
+)
+def test_the_absolute_value_of_complex_numbers_is_written_to_real_and_complex_tensors(dtype):
+    found = []
+    for device in ("cpu", "jax"):
+        x = torch.tensor([3 + 4j], device=device)
+        try:
+            found.append(torch.abs(x, out=torch.empty(1, dtype=dtype, device=device)).tolist())
+        except RuntimeError as error:
+            found.append(type(error))
+    assert found[0] == found[1]
+
+
+def test_lists_of_other_lengths_are_refused():
+    x, numbers = [torch.ones(2, device="jax")] * 2, "same number of elements as scalar list"
+    with pytest.raises(RuntimeError, match=numbers):
+        torch._foreach_add(x, [1.0])
+    with pytest.raises(RuntimeError, match=numbers):
+        torch._foreach_addcmul(x, x, x, [1.0, 2.0, 3.0])
+    with pytest.raises(RuntimeError, match="Tensor lists must have the same number of tensors"):
+        torch._foreach_add(x, x[:1])
+    with pytest.raises(RuntimeError, match="2 results, but 1 tensors"):
+        aten._foreach_abs.out(x, out=[torch.empty(2, device="jax")])

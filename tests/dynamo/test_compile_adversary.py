@@ -399,3 +399,26 @@ torch.compile(lambda y: (y * 2).sum(), backend="calque")(y).backward()
 assert y.grad.tolist() == [5, 5, 5]
 """
     new_process.check(program, filter="ignore")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("compiled_before", [False, True])
+def test_a_graph_is_retained_for_a_second_backward_pass(device, dynamic, compiled_before):
+    @torch.compile(backend="calque", dynamic=dynamic)
+    def f(x):
+        return (x.exp().sin() * x.cos()).sum()
+
+    x = tensor(device, 3, grad=True)
+    if compiled_before:
+        f(x).backward()
+        x.grad = None
+    y = f(x)
+    y.backward(retain_graph=True)
+    assert x.grad is not None
+    first = x.grad.clone()
+    y.backward(retain_graph=True)
+    y.backward()
+    torch.testing.assert_close(x.grad, first * 3)
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()

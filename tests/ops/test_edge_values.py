@@ -7,6 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import calque
+
 Device = torch.device
 FLOATS = [300.0, -1.5, 70000.0, -70000.0, 3e9, -3e9, 1e19, math.inf, -math.inf, math.nan]
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16)
@@ -369,3 +371,62 @@ def test_nan_with_a_sign_is_above_all_numbers() -> None:
         assert y.topk(3)[1].tolist()[2] == 4
         assert y.unique()[:3].tolist() == [-2, -1, 3]
         assert torch.unique(y, return_inverse=True)[1].sort()[0].tolist() == [0, 1, 2, 3, 4]
+
+
+UNSIGNED: dict[str, Callable[[Device], object]] = {
+    "full": lambda d: torch.full((2,), 2**63, device=d, dtype=torch.float32),
+    "full of unsigned": lambda d: torch.full((2,), 2**63 + 5, device=d, dtype=torch.uint64),
+    "full of integers": lambda d: torch.full((2,), 2**63, device=d),
+    "scalar_tensor": lambda d: torch.scalar_tensor(2**63, device=d),
+    "fill_": lambda d: torch.zeros(3, device=d)[1:].fill_(2**63),
+    "fill_ of integers": lambda d: torch.tensor([1, 2], device=d).fill_(2**63),
+    "pad": lambda d: F.pad(torch.ones(2, device=d), (1, 1), value=2**63),
+    "add": lambda d: [torch.ones(2, device=d) + 2**63 for _ in range(4)],
+    "add to integers": lambda d: torch.tensor([1, -1], device=d) + (2**63 + 7),
+    "add to booleans": lambda d: torch.tensor([True], device=d) + 2**63,
+    "add to bytes": lambda d: torch.tensor([1], dtype=torch.uint8, device=d) + (2**63 + 1),
+    "add to complex": lambda d: torch.tensor([1j], device=d) + 2**63,
+    "mul_": lambda d: [torch.ones(2, device=d).mul_(2**63 + i * 2**61) for i in range(4)],
+    "lt": lambda d: torch.tensor([1.0, 1e20], device=d) < 2**63,
+    "lt of integers": lambda d: torch.tensor([1, -1], device=d) < 2**63,
+    "pow": lambda d: torch.tensor([1.0, 2.0], device=d) ** 2**63,
+    "rpow": lambda d: (2**63) ** torch.tensor([1.0, 0.5], device=d),
+    "pow of integers": lambda d: torch.tensor([1, 2], device=d) ** 2**63,
+    "where": lambda d: torch.where(torch.tensor([True, False], device=d), 2**63, 1.0),
+    "where of integers": lambda d: torch.where(torch.tensor([True], device=d), 2**63, 1),
+    "clamp": lambda d: torch.tensor([1.0, 1e20], device=d).clamp(max=2**63),
+    "hardshrink": lambda d: F.hardshrink(torch.tensor([1.0, 1e20], device=d), 2**63),
+    "addmm": lambda d: torch.addmm(*[torch.ones(2, 2, device=d)] * 3, alpha=2**63),
+    "norm": lambda d: torch.linalg.vector_norm(torch.ones(1, device=d), 2**63),
+    "foreach": lambda d: torch._foreach_add([torch.ones(1, device=d)] * 2, [2**63, 1]),
+    "arange": lambda d: torch.arange(2**63, 2**63 + 2, device=d),
+    "arange of floats": lambda d: torch.arange(
+        2**63, 2**63 + 2**13, 2**12, device=d, dtype=torch.float32
+    ),
+    "renorm": lambda d: torch.renorm(torch.ones(2, 2, device=d), 2, 0, 2**63),
+}
+
+
+@pytest.mark.parametrize("name", UNSIGNED)
+def test_integers_beyond_int64_are_unsigned(name: str) -> None:
+    found = []
+    for device in (torch.device("cpu"), torch.device("jax")):
+        try:
+            results = UNSIGNED[name](device)
+        except RuntimeError as error:
+            found.append(str(error))
+            continue
+        results = results if isinstance(results, list | tuple) else [results]
+        found.append([(one.dtype, one.cpu().tolist()) for one in results])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+def test_programs_take_integers_beyond_int64_as_unsigned(dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x + 2**63, x * (2**63 + 5), x < 2**63, torch.full_like(x.float(), 2**63)
+
+    x = torch.tensor([1, 2, -3], dtype=dtype)
+    for run in (calque.jit(program), torch.compile(program, backend="calque")):
+        for got, want in zip(run(x.to("jax")), program(x), strict=True):
+            assert torch.equal(got.cpu(), want)

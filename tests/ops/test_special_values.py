@@ -75,6 +75,29 @@ def test_histograms_refuse_ranges_that_are_not_finite(call) -> None:
             call(torch.tensor([1.0, math.nan, 3.0]).to(device))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.clamp(min=0.0),
+        lambda x: x.clamp(max=-0.0),
+        lambda x: x.clamp(0.0, 0.0),
+        lambda x: x.clamp(-0.0, 1.0),
+        lambda x: x.clamp(min=math.nan),
+        lambda x: x.clamp_min(0),
+        lambda x: x.clamp_max(-0.0),
+        lambda x: F.hardtanh(x, 0.0, 6.0),
+        lambda x: F.hardtanh(x, -1.0, -0.0),
+        F.relu6,
+        lambda x: torch.logit(x, eps=math.nan),
+    ],
+)
+def test_limits_keep_the_sign_of_zeros(call: Any) -> None:
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        x = torch.tensor([0.0, -0.0, math.nan, 0.5, -0.5, math.inf], dtype=dtype)
+        expected, found = call(x), call(x.to("jax")).cpu()
+        assert same(found.double(), expected.double()).all(), (found, expected)
+
+
 def test_a_tensor_set_beyond_its_storage_makes_it_grow() -> None:
     for device in ("cpu", "jax"):
         x = torch.arange(4.0, device=device)

@@ -57,6 +57,8 @@ def backend(
         graph: fx.GraphModule, inputs: object, kind: Literal["forward", "backward", "inference"]
     ) -> Callable[..., Any]:
         aliases = Aliases()
+        if kind == "forward":
+            _donate_nothing()
         if kind != "backward":
             aliases = Aliases.of_current_graph()
             writes.see()
@@ -98,6 +100,15 @@ def _settings(mode: str | None, options: dict[str, Any] | None) -> dict[str, Any
             "be checked"
         )
     return settings
+
+
+def _donate_nothing() -> None:
+    """Tell AOTAutograd that a second backward pass may follow, because this backend's never takes
+    the memory of what the forward has saved.
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def _returned() -> int | None:

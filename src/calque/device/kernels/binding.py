@@ -220,9 +220,8 @@ def _out_form(name: str) -> Kernel:
     outs = [a.name for a in schema.arguments if a.is_out]
     run, written = runner(rule), Written(name, rule)
     dtype_kwargs = _dtype_of_out(rule, written, any(a.name == "dtype" for a in schema.arguments))
-    # PyTorch writes by a copy where it has no kernel of a device; that resizes to row-major.
-    composite = torch_c.dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd")
-    copied = composite or written.copies
+    # A form that PyTorch generates writes by a copy, which resizes to row-major.
+    copied = torch.Tag.generated in overload_of(name).tags or written.copies
 
     def general(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(o) for o in outs if o in kwargs]
@@ -240,10 +239,12 @@ def _out_form(name: str) -> Kernel:
             results = (results[0].reshape(tuple(targets[0].shape)),)
         if len(targets) == 1 and isinstance(targets[0], list | tuple):
             targets = list(targets[0])
+            if len(targets) != len(results):
+                raise RuntimeError(f"{name} has {len(results)} results, but {len(targets)} tensors")
         inputs = (*args[:count], *kwargs.values())
         for target, result in zip(targets, results, strict=False):
             written.check_memory(target, inputs, result.size)
-            written.check_dtype(to_torch(result.dtype), target.dtype)
+            written.check_dtype(to_torch(result.dtype), target.dtype, inputs)
         if rule.mutates:
             results = _without_updates(rule, args[:count], kwargs, results)
         laid = None

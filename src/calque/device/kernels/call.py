@@ -18,7 +18,7 @@ from jax.sharding import Sharding
 from torch.nn import Parameter
 
 from calque.device.kernels import growing_shapes
-from calque.device.kernels.applying import UNUSED, apply
+from calque.device.kernels.applying import UNUSED, apply, is_unsigned
 from calque.device.kernels.argument_slots import SLOT, Slot, Viewed, slot_of, viewed
 from calque.device.kernels.arguments import NUMBERS, static_number
 from calque.device.kernels.fast_path import wrap_result
@@ -189,7 +189,7 @@ class Runner:
         if kind is Tensor or kind is Parameter:
             return _split_tensor(value, arrays, name)
         if kind in NUMBERS:
-            if name in self._traced:
+            if name in self._traced and not is_unsigned(value):
                 arrays.append(value)
                 return _ARRAY
             return static_number(value)
@@ -282,7 +282,7 @@ class Runner:
             return SLOT if name in self._traced else pinned(value)
         if isinstance(value, Tensor):
             return slot_of(value)
-        if type(value) in NUMBERS and name in self._traced:
+        if type(value) in NUMBERS and name in self._traced and not is_unsigned(value):
             return SLOT
         if isinstance(value, list | tuple):
             return [self._template(item, name) for item in value]

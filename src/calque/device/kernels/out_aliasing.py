@@ -57,6 +57,7 @@ class Written:
         self._any_real = "any_real" in writes
         self._changes = "changes" in writes and not in_place
         self._exact = "exact_dtype" in writes or self.base.endswith("_copy")
+        self._sizes = "sizes" in writes
         self._no_booleans = "no_booleans" in writes
         self._cast_error = TypeError if "cast_type_error" in writes else RuntimeError
 
@@ -103,8 +104,15 @@ class Written:
                         f"tensor before performing the operation. ({self.name})"
                     )
 
-    def check_dtype(self, result: torch.dtype, target: torch.dtype) -> None:
+    def check_dtype(
+        self, result: torch.dtype, target: torch.dtype, inputs: Sequence[Any] = ()
+    ) -> None:
         """Raise if PyTorch does not write a result of one dtype to an `out=` of another dtype.
+
+        Args:
+            result: the dtype of the result.
+            target: that of the tensor.
+            inputs: the operator's arguments.
 
         Raises:
             NotImplementedError: the operator does not write booleans, or complex numbers.
@@ -126,7 +134,9 @@ class Written:
                 f"{self.base} only supports bool tensor for result, got: "
                 f"{type_name(to_numpy(target))}"
             )
-        if self._exact:
+        whole = inputs[0].dtype if self._sizes else None
+        is_size = whole is not None and whole.is_complex
+        if self._exact and (target != whole if target.is_complex else not is_size):
             raise RuntimeError(
                 f"{self.base}: Expected out tensor to have dtype {result}, but got {target} instead"
             )

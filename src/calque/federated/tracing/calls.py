@@ -47,12 +47,39 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
         *("and", "or", "xor", "lshift", "rshift", "lt", "le", "gt", "ge", "eq", "ne"),
     )
 }
-REFLECTED = ("lt", "le", "gt", "ge", "eq", "ne")
-"""Operators without a reflected form, for which Python uses another operator."""
+REFLECTED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+"""Operators without a reflected form, and the operators that Python uses for them."""
 
 UNARY: dict[str, Callable[[Any], Any]] = {
     name: getattr(operator, f"__{name}__") for name in ("neg", "pos", "abs", "invert")
 }
+_IN_NUMPY = {
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "floordiv": "floor_divide",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "left_shift",
+    "rshift": "right_shift",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+    "pow": "power",
+    "mod": "remainder",
+    "neg": "negative",
+    "pos": "positive",
+    "abs": "absolute",
+}
+UFUNCS: dict[Any, str] = {
+    getattr(np, _IN_NUMPY.get(name, name)): name for name in (*BINARY, *UNARY)
+}
+"""NumPy's functions that are Python operators, by which NumPy computes these for its arrays."""
+
 _MAPS = {
     (CLIENTS, False): "federated_map",
     (CLIENTS, True): "federated_map_all_equal",

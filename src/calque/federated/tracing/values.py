@@ -27,6 +27,7 @@ from calque.federated.errors import FederatedFieldError, type_error
 from calque.federated.tracing.calls import (
     BINARY,
     REFLECTED,
+    UFUNCS,
     UNARY,
     PythonOperator,
     checked_index,
@@ -61,8 +62,6 @@ class Value:
     """
 
     __slots__ = ("_block", "_scope")
-    __array_priority__ = 1000  # so that NumPy defers operators to this class
-    __array_ufunc__ = None
 
     def __init__(self, block: BuildingBlock, owner: LambdaScope | None) -> None:
         self._block = block
@@ -161,6 +160,16 @@ class Value:
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         _refuse(self, "is converted to an array", _NUMPY)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """NumPy's operators are this class's operators, also with an array on the left."""
+        name = UFUNCS.get(ufunc)
+        if name is None or method != "__call__" or kwargs:
+            _refuse(self, f"is passed to numpy.{ufunc.__name__}", _NUMPY)
+        first, *others = inputs
+        if isinstance(first, Value):
+            return getattr(first, f"__{name}__")(*others)
+        return getattr(others[0], f"__{REFLECTED.get(name, f'r{name}')}__")(first)
 
     def __array_function__(self, function: Any, *args: Any) -> NoReturn:
         _refuse(self, f"is passed to numpy.{function.__name__}", _NUMPY)

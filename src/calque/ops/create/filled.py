@@ -120,12 +120,24 @@ def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Arra
     return (index * step + start).astype(dtype)
 
 
-@op("arange", static=("end",), writes=("no_booleans", "any_shape"))
+def _ends(dtype: Any = None, out: Any = None, start: Any = 0, end: Any = 0, **_: Any) -> None:
+    """Raise if integers, which make integers unless a dtype is given, are too large."""
+    if dtype is None and out is None and isinstance(start, int) and isinstance(end, int):
+        check_holds(start, np.dtype("int64"))
+        check_holds(end, np.dtype("int64"))
+
+
+@op("arange", static=("end",), writes=("no_booleans", "any_shape"), numbers=_ends)
 def arange(end: Any, dtype: Any = None) -> Array:
     return _sequence(0, end, 1, dtype, closed=False)
 
 
-@op("arange.start", static=("start", "end"), writes=("no_booleans", "any_shape"))
+@op(
+    "arange.start",
+    static=("start", "end"),
+    writes=("no_booleans", "any_shape"),
+    numbers=_ends,
+)
 def arange_start(start: Any, end: Any, dtype: Any = None) -> Array:
     return _sequence(start, end, 1, dtype, closed=False)
 

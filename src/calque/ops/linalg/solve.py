@@ -98,7 +98,7 @@ def cholesky_solve(self: Array, input2: Array, upper: bool = False) -> Array:
     return solve_triangle(input2, first, upper, turned=not upper)
 
 
-facts("cholesky_solve", layout="meta")
+facts("cholesky_solve", layout="meta", writes=("copies",))
 
 
 @op("cholesky_inverse", layout="meta")

@@ -141,15 +141,20 @@ def _foreach(name: str, specs: list[str]) -> Callable[..., list[Array]]:
 
 
 def _common_length(lists: list[Any]) -> int:
-    lengths = [len(values) for values in lists]
-    if not lengths[0]:
+    count = len(lists[0])
+    if not count:
         raise RuntimeError("Tensor list must have at least one tensor.")
-    for length in lengths[1:]:
-        if length != lengths[0]:
-            raise RuntimeError(
-                f"Tensor lists must have the same number of tensors, got {lengths[0]} and {length}"
-            )
-    return lengths[0]
+    for values in lists[1:]:
+        if len(values) == count:
+            continue
+        if all(
+            not hasattr(value, "ndim") or getattr(value, "weak_type", False) for value in values
+        ):
+            raise RuntimeError("Tensor list must have same number of elements as scalar list.")
+        raise RuntimeError(
+            f"Tensor lists must have the same number of tensors, got {count} and {len(values)}"
+        )
+    return count
 
 
 def _rule(name: str) -> Callable[..., Array]:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.pointwise.rounding import at_least, at_most
 from calque.ops.table.facts import facts, no_kernel, senseless
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.number_range import Holds, HoldsLimits, saturated
@@ -74,7 +75,7 @@ def hardtanh(self: Array, min_val: Any = -1, max_val: Any = 1) -> Array:
         raise RefusedDtype("Bool inputs not supported for hardtanh")
     limits = (saturated(bound, self.dtype) for bound in (min_val, max_val))
     low, high = (jnp.asarray(bound).astype(self.dtype) for bound in limits)
-    return jnp.minimum(jnp.maximum(self, low), high)
+    return at_most(at_least(self, low), high)
 
 
 @op("hardtanh_backward", layout="elementwise")
@@ -136,12 +137,12 @@ def prelu_backward(grad_output: Array, self: Array, weight: Array) -> tuple[Arra
     numbers=Holds("lambd"),
 )
 def hardshrink(self: Array, lambd: Any = 0.5) -> Array:
-    return jnp.where((self >= -lambd) & (self <= lambd), _zero(self), self)
+    return jnp.where(jnp.abs(self) <= lambd, _zero(self), self)
 
 
 @op("hardshrink_backward", layout="elementwise")
 def hardshrink_backward(grad_out: Array, self: Array, lambd: Any) -> Array:
-    return jnp.where((self >= -lambd) & (self <= lambd), _zero(grad_out), grad_out)
+    return jnp.where(jnp.abs(self) <= lambd, _zero(grad_out), grad_out)
 
 
 def _threshold(self: TensorArgument, lambd: Any = 0.5, **_: Any) -> None:

@@ -361,15 +361,12 @@ def where(condition: Array, self: Array, other: Array) -> Array:
     return jnp.where(condition != 0, x, y)
 
 
-facts(
-    "acos asin cosh exp expm1 log log10 log1p log2",
-    "reciprocal rsqrt sinh tan",
-    autocast="float32",
-)
+facts("acos asin cosh exp expm1 log log10 log1p log2 reciprocal rsqrt sinh tan", autocast="float32")
 facts("abs", writes_in_place=("no_complex",), refuses=no_kernel("abs_cpu", BOOL))
 facts("angle", layout="reals")
 facts("atan2", autocast="widest", refuses=no_kernel("atan2_cpu", COMPLEX, pair=True))
-facts("abs conj_physical neg sgn", writes=("exact_dtype",))
+facts("abs", writes=("exact_dtype", "sizes"))
+facts("conj_physical neg sgn", writes=("exact_dtype",))
 facts("copysign.Scalar copysign.Tensor", refuses=no_kernel("copysign_cpu", COMPLEX, pair=True))
 facts("deg2rad", refuses=senseless("deg2rad is not supported for complex tensors.", COMPLEX))
 facts("digamma", refuses=no_kernel("digamma", COMPLEX))

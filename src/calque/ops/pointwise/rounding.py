@@ -70,6 +70,20 @@ def frexp(self: Array) -> tuple[Array, Array]:
     return mantissa.astype(self.dtype), exponent.astype(jnp.int32)
 
 
+def at_least(x: Array, low: Array) -> Array:
+    """Returns the larger number; x where they are equal, because zeros differ in their signs."""
+    if low.ndim or not is_float(x.dtype):
+        return jnp.maximum(x, low)
+    return jnp.where((x < low) | jnp.isnan(low), low, x)
+
+
+def at_most(x: Array, high: Array) -> Array:
+    """Like `at_least`, but the smaller number."""
+    if high.ndim or not is_float(x.dtype):
+        return jnp.minimum(x, high)
+    return jnp.where((x > high) | jnp.isnan(high), high, x)
+
+
 def _limited(self: Array, min: Any, max: Any, kind: str = "") -> Array:
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
@@ -81,8 +95,8 @@ def _limited(self: Array, min: Any, max: Any, kind: str = "") -> Array:
         which = "" if len(bounds) == 2 else "max_" if min is None else "min_"
         refuse(f"clamp_{which}{kind}cpu", x.dtype, BOOL)
     if min is not None:
-        x = jnp.maximum(x, bounds.pop(0))
-    return x if max is None else jnp.minimum(x, bounds.pop(0))
+        x = at_least(x, bounds.pop(0))
+    return x if max is None else at_most(x, bounds.pop(0))
 
 
 @op("clamp", numbers=HoldsLimits("min", "max", operands=True))
@@ -132,7 +146,7 @@ def nan_to_num(
 def logit(self: Array, eps: float | None = None) -> Array:
     x = self.astype(to_float(self.dtype))
     if eps is not None:  # above a half, where the limits cross, the lower one has priority
-        x = jnp.where(x < eps, eps, jnp.minimum(x, 1 - eps))
+        x = jnp.where(x < eps, eps, jnp.where(x > 1 - eps, 1 - eps, x))
     return jnp.log(x / (1 - x))
 
 

@@ -91,7 +91,7 @@ def _histogram_range(self: TensorArgument, range: Any = None, **_: Any) -> None:
 )
 def histc(self: Array, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
     if bins <= 0:
-        raise RuntimeError("bins must be > 0")
+        raise RuntimeError(f"torch.histogram(): bins must be > 0, but got {bins} for dimension 0")
     values = self.reshape(-1)
     low, high = _range_of(values, min, max)
     place, inside = _even_bins(values, low, high, bins)

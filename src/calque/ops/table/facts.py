@@ -30,7 +30,7 @@ Fourier transforms, recurrent layers, `nonzero` and attention.
 Writes = Literal[
     "exact_dtype", "computes_first", "apart", "changes", "fills", "no_booleans", "cast_type_error",
     "any_shape", "says_dtype", "truth", "any_real", "no_complex",
-    "copies",
+    "copies", "sizes",
 ]  # fmt: skip
 """The requirements on a tensor that an in-place or `out=` form writes.
 
@@ -46,6 +46,7 @@ says_dtype: the operator computes in the dtype of `out=` if the call has no `dty
 truth: `out=` must be boolean or of bytes.
 any_real: an `out=` may have any dtype, even a lower kind, but not a complex one.
 copies: an `out=` that is resized becomes row-major, whatever the layout of the result.
+sizes: of a complex argument, an `out=` may have its dtype, or any that can hold a float.
 no_complex: an in-place form does not take complex numbers.
 """
 

@@ -29,6 +29,7 @@ _COMPLEX_OF = {
     np.dtype("float32"): np.dtype("complex64"),
     np.dtype("float64"): np.dtype("complex128"),
 }
+_LARGEST_SIGNED = 2**63 - 1
 _WIDE_UNSIGNED = frozenset(map(np.dtype, ("uint16", "uint32", "uint64")))
 _REAL_OF = {np.dtype("complex64"): np.dtype("float32"), np.dtype("complex128"): np.dtype("float64")}
 
@@ -99,7 +100,7 @@ def _number_dtype(value: Any) -> np.dtype:
     if isinstance(value, bool | np.bool_):
         return np.dtype(bool)
     if isinstance(value, int | np.integer):
-        return np.dtype("int64")
+        return np.dtype("uint64" if value > _LARGEST_SIGNED else "int64")
     return default_complex() if isinstance(value, complex) else default_float()
 
 
@@ -108,6 +109,8 @@ def _rank_and_dtype(value: Any) -> tuple[int, np.dtype]:
         return 2, _number_dtype(value)
     if getattr(value, "weak_type", False):
         kind = category(value.dtype)
+        if value.dtype == np.uint64:  # a number that int64 cannot hold
+            return 2, value.dtype
         return 2, (np.dtype(bool), np.dtype("int64"), default_float(), default_complex())[kind]
     return (1 if value.ndim == 0 else 0), np.dtype(value.dtype)
 

@@ -158,6 +158,7 @@ def with_index_tensors(s, x):
     chosen = torch.tensor([0, 2], device=x.device)
     mask = torch.tensor([True, False, True], device=x.device)
     s.cube[s.i % 4, :, chosen] = 0.5
+    s.data[[0, 2], s.i % 3] += 0.5
     return (
         s.data[s.i, chosen] * 1,
         s.cube[s.i % 4, chosen] * 1,

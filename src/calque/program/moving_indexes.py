@@ -123,6 +123,8 @@ def _axes_of(item: object) -> int | None:
         return 0
     if isinstance(item, Tensor):
         return item.dim() if item.dtype in (torch.bool, torch.uint8) else 1
+    if type(item) is list:
+        return 1 if item and all(type(one) is int for one in item) else None
     return 1 if type(item) in (int, slice, TracedFloat) else None
 
 

@@ -430,7 +430,8 @@ def kept_views(s, x):
 
 @other
 def offsets(s, x):
-    return s.data[s.i].storage_offset(), s.data[s.i : s.i + 1].is_set_to(s.data[s.i : s.i + 1])
+    same = s.data[s.i : s.i + 1].is_set_to(s.data[s.i : s.i + 1])
+    return s.data[s.i].storage_offset(), same, s.data[s.i].data_ptr() - s.data.data_ptr()
 
 
 @other

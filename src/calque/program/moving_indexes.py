@@ -265,6 +265,6 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": _getitem,
     "__setitem__": _setitem,
     **{name: _method(function, getattr(Tensor, name)) for name, function in _FUNCTIONS.items()},
-    **{name: _asked(name) for name in ("storage_offset", "data_ptr", "is_set_to")},
+    **{name: _asked(name) for name in ("storage_offset", "is_set_to")},
 }
 """Methods of tensors that take traced numbers as positions."""

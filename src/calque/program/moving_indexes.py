@@ -123,6 +123,8 @@ def _axes_of(item: object) -> int | None:
         return 0
     if isinstance(item, Tensor):
         return item.dim() if item.dtype in (torch.bool, torch.uint8) else 1
+    if type(item) is list:
+        return 1 if item and all(type(one) is int for one in item) else None
     return 1 if type(item) in (int, slice, TracedFloat) else None
 
 
@@ -263,6 +265,6 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": _getitem,
     "__setitem__": _setitem,
     **{name: _method(function, getattr(Tensor, name)) for name, function in _FUNCTIONS.items()},
-    **{name: _asked(name) for name in ("storage_offset", "data_ptr", "is_set_to")},
+    **{name: _asked(name) for name in ("storage_offset", "is_set_to")},
 }
 """Methods of tensors that take traced numbers as positions."""

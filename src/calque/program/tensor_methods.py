@@ -21,35 +21,45 @@ _METHODS: dict[str, Callable[..., Any]] = {
     **whole_operands.OPERATORS,
     "__setitem__": _setitem,
 }
+_ORIGINALS = {name: getattr(Tensor, name) for name in _METHODS}
 _lock = threading.Lock()
 
 
 class _Installed:
-    """The number of traces in which tensors take traced numbers, and the methods that
-    the class of tensors, rather than its base, had before.
+    """The number of traces in which tensors take traced numbers, and the methods that the class of
+    tensors had before; None for those of its base.
     """
 
     count = 0
-    own: dict[str, Any] = {}
+    before: dict[str, Any] = {}
 
 
 @contextmanager
 def taking_numbers() -> Iterator[None]:
-    """A context manager in which tensors take traced numbers."""
+    """A context manager in which tensors take traced numbers; methods that a program has replaced
+    stay.
+    """
     with _lock:
         _Installed.count += 1
         if _Installed.count == 1:
-            _Installed.own = {n: m for n, m in vars(Tensor).items() if n in _METHODS}
-            for name, method in _METHODS.items():
-                setattr(Tensor, name, method)
+            own = [name for name in _METHODS if getattr(Tensor, name) is _ORIGINALS[name]]
+            _Installed.before = {name: vars(Tensor).get(name) for name in own}
+            for name in own:
+                setattr(Tensor, name, _METHODS[name])
     try:
         yield
     finally:
         with _lock:
             _Installed.count -= 1
             if _Installed.count == 0:
-                for name in _METHODS:
-                    if name in _Installed.own:
-                        setattr(Tensor, name, _Installed.own[name])
-                    else:
-                        delattr(Tensor, name)
+                _restore()
+
+
+def _restore() -> None:
+    for name, before in _Installed.before.items():
+        if vars(Tensor).get(name) is not _METHODS[name]:
+            continue
+        if before is None:
+            delattr(Tensor, name)
+        else:
+            setattr(Tensor, name, before)

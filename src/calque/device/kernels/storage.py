@@ -18,7 +18,7 @@ import torch
 from calque.device.kernels.copies import to_host
 from calque.device.memory import geometry
 from calque.device.memory.bitcasts import retype
-from calque.device.memory.cell import Cell, active, current, layout_of, replace, x64
+from calque.device.memory.cell import Cell, active, current, fixed_view_of, layout_of, replace, x64
 from calque.device.memory.geometry import Layout
 from calque.device.memory.host import host_array
 from calque.device.memory.wrapping import share, wrap
@@ -149,6 +149,7 @@ def _places(data_ptr: Callable[[torch.Tensor], int]) -> Callable[[torch.Tensor],
         offset = data_ptr(self)
         if self.device.type != "jax" or self.numel() == 0 or offset >= _NO_ADDRESS:
             return offset
+        fixed_view_of(self)
         return _identity(self.untyped_storage()) + offset
 
     keep_dynamo_out(method.__code__)

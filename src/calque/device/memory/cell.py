@@ -206,7 +206,7 @@ def view_of(tensor: torch.Tensor) -> View:
 
 
 def fixed_view_of(tensor: torch.Tensor) -> View:
-    """Returns the geometry of a tensor that outlives the trace.
+    """Returns the geometry of a tensor that outlives the trace, or whose position is asked for.
 
     If it moves between calls, the function is traced again, for one position.
     """

@@ -23,12 +23,12 @@ from calque.upstream.jax_internals import convert_element_type
 UNUSED = frozenset(("device", "layout", "pin_memory", "non_blocking", "generator", "names"))
 """Parameters of operators that are never passed to a rule."""
 
-_LARGEST_SIGNED = 2**63 - 1
+LARGEST_SIGNED = 2**63 - 1
 
 
 def is_unsigned(value: object) -> bool:
     """Returns True for an integer that PyTorch takes as unsigned, because int64 cannot hold it."""
-    return type(value) is int and value > _LARGEST_SIGNED
+    return type(value) is int and value > LARGEST_SIGNED
 
 
 def apply(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from calque.device.kernels.applying import UNUSED, is_unsigned
+from calque.device.kernels.applying import LARGEST_SIGNED, UNUSED
 from calque.device.kernels.argument_slots import number_array, viewed
 from calque.device.memory.cell import Cell, is_whole
 from calque.device.runtime.placement import placement_of, spread
@@ -67,7 +67,7 @@ def describe(
             key.append(slot)
             key.append(value.stride())
         elif kind in NUMBERS:
-            if is_dynamic and not is_unsigned(value):
+            if is_dynamic and not (kind is int and value > LARGEST_SIGNED):  # `is_unsigned`
                 arrays.append(number_array(kind, value))
                 key.append(kind)
             else:

@@ -88,11 +88,8 @@ class PythonState:
 
     def changed_numbers(self) -> list[tuple[Row, Any, Any]]:
         """Returns the numbers that each call assigns in place of others, as (row, key, number)."""
-        return [
-            (change.row, key, number)
-            for change, values in self._changes
-            for key, number in change.numbers(values)
-        ]
+        changes = ((change.row, change.numbers(values)) for change, values in self._changes)
+        return [(row, *one) for row, numbers in changes for one in numbers]
 
     def expect_arguments(
         self, args: Any, kwargs: Any, own: Collection[tuple[Any, ...]] = ()
@@ -124,12 +121,12 @@ class PythonState:
         if isinstance(value, dict):
             self._arguments.append((steps, DictRow(value, path)))
             inner += items_of(value)
-        elif isinstance(value, list | tuple | deque):
+        elif isinstance(value, list | deque):
             inner += enumerate(elements_of(value))
-            if not isinstance(value, tuple):
-                self._arguments.append((steps, ListRow(value, path)))
-            elif inner:
-                self._kept.append(value)
+            self._arguments.append((steps, ListRow(value, path)))
+        elif isinstance(value, tuple):
+            inner += enumerate(elements_of(value))
+            self._kept += [value] if inner else []
         elif type(value) is set:
             self._arguments.append((steps, SetRow(value, path)))
         elif not effects.is_rebuilt(value, self.snapshot.known):
@@ -342,13 +339,11 @@ class PythonState:
                 tensors may add to the list.
         """
         self.counts.check(self.snapshot, self.assigned, self.counted)
-        changes, found = self._changes, []
+        found, changes = list(self._stored()), self._changes
         self._changes = []
         # Storing what an argument already holds changes nothing, and must not be forgotten.
         self.kept.update(id(one) for one in self._passed if id(one) in self.snapshot.known)
         self._passed.clear()
-        for _, values in changes:
-            found += values
         given = {key: ArgumentContainer(steps) for key, steps in self.given.items()}
         known: Any = ChainMap(self.snapshot.known, dict(same)) if same else self.snapshot.known
         if self.left.moving:
@@ -368,9 +363,8 @@ class PythonState:
         for value in template.unmade:
             is_class = isinstance(value, type)
             what = f"the class {value.__qualname__}" if is_class else f"a {type(value).__name__}"
-            self.unrepeatable.append(
-                f"{what} is stored or returned, which cannot be created again in each call"
-            )
+            why = "is stored or returned, which cannot be created again in each call"
+            self.unrepeatable.append(f"{what} {why}")
         made, tensors = [change for change, _ in changes], [one for one, _ in attributed]
         attributed.clear()
         paths, computed = self.given.values(), self.numbers.computed
@@ -379,6 +373,13 @@ class PythonState:
     def keep(self, values: Iterable[Any]) -> None:
         """Record what each call returns or stores."""
         self.kept |= kept_objects(values, self.snapshot.known)
+
+    def kept_by_calls(self) -> set[int]:
+        """Returns the ids of the known objects that each call returns or stores."""
+        return self.kept | kept_objects(self._stored(), self.snapshot.known)
+
+    def _stored(self) -> Iterator[Any]:
+        return (value for _, values in self._changes for value in values)
 
     def prepared(self, optimizer: object, made: list[tuple[Any, Any]], is_new: bool) -> None:
         """Mark what was prepared for an optimizer's step as existing before the trace.

@@ -1,22 +1,25 @@
 """State variables whose tensor is replaced between calls by code outside the function."""
 
 import dis
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import lru_cache
 from types import CodeType
 from typing import Any
 
 from calque.jitting.effects import Rebound
+from calque.program import trees
+from calque.program.structures import can_open
 from calque.program.trees import is_tensor
 from calque.state import Snapshot, StateGuard
 from calque.state.names import names_of
 from calque.state.ownership import Owner
 from calque.state.reads import ATTRIBUTES, VARIABLES
-from calque.state.rows import DictRow, SetRow
-from calque.state.values import is_same_key
+from calque.state.rows import DictRow, Row, SetRow
+from calque.state.values import SCALARS, instance_dict, is_same_key
 from calque.state.weak import WeakRow
 
 _MOST = 64
+_MOST_BELOW = 1024
 Place = tuple[Any, Any]
 """A container and a key in it."""
 
@@ -45,9 +48,7 @@ class Exchanged:
         if isinstance(row, WeakRow):
             before, now = row.referred(before), row.referred(now)
         known = any(owner is row.owner and is_same_key(key, other) for owner, other in self.places)
-        if known or not (_is_plain(before) and _is_plain(now)):
-            return
-        if (before.shape, before.dtype) == (now.shape, now.dtype):
+        if not known and _may_take_place(now, before):
             self.places += ((row.owner, key),)
 
 
@@ -55,22 +56,65 @@ def _is_plain(value: Any) -> bool:
     return is_tensor(value) and not value.requires_grad
 
 
+def _may_take_place(now: Any, before: Any) -> bool:
+    """Returns True for two tensors of the same form, or two containers or plain objects."""
+    if _is_plain(before) and _is_plain(now):
+        return (before.shape, before.dtype) == (now.shape, now.dtype)
+    return type(before) is type(now) and (_is_container(now) or _is_of_tensors(now))
+
+
+def _is_container(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return False
+    return isinstance(value, dict | list) or can_open(type(value))
+
+
+def _is_of_tensors(value: Any) -> bool:
+    """Returns True for a tuple of tensors, plain values and such tuples, at least one tensor."""
+    if not isinstance(value, tuple) or instance_dict(value) is not None:
+        return False
+    found = [one for one in value if not (isinstance(one, tuple) and _is_of_tensors(one))]
+    plain = all(_is_plain(one) or type(one) in SCALARS for one in found)
+    return plain and (len(found) < len(value) or any(map(_is_plain, found)))
+
+
 def exchanged(
-    places: tuple[Place, ...], snapshot: Snapshot, changed: set[Place]
+    places: tuple[Place, ...], snapshot: Snapshot, changed: set[Place], kept: Container[int]
 ) -> Iterator[Rebound]:
     """Yields the replaced variables that a trace has found, except those in `changed` (pairs of a
     row's id and a key).
 
     Yields none if the program may compare tensors by identity.
+
+    Args:
+        kept: the ids of the objects that each call returns or stores, so that no tuple may replace
+            them.
     """
     if not places or snapshot.asks_identity or compares_tensors(snapshot):
         return
-    owners = {id(owner) for owner, _ in places}
-    for row in [row for row in snapshot.rows.values() if id(row.owner) in owners]:
-        for owner, key in places:
-            value = row.before.get(key) if row.owner is owner else None
-            if _is_plain(value) and not changed & {(id(row), key), (id(row), None)}:
-                yield Rebound(row, key, [value], None, [], None)
+    rows: dict[int, list[Row]] = {}
+    for row in snapshot.rows.values():
+        rows.setdefault(id(row.owner), []).append(row)
+    stack = [(row, key) for owner, key in places for row in rows.get(id(owner), ())]
+    seen: set[Place] = set()
+    while stack and len(seen) < _MOST_BELOW:
+        row, key = stack.pop()
+        value: Any = row.before.get(key)
+        if (id(row), key) in seen or changed & {(id(row), key), (id(row), None)}:
+            continue
+        seen.add((id(row), key))
+        if _is_plain(value):
+            yield Rebound(row, key, [value], None, [], None)
+        elif _is_of_tensors(value):
+            leaves = trees.tensors_in(value)
+            if leaves is not None and id(value) not in kept:
+                yield Rebound(row, key, *leaves, [], None)
+        elif _is_container(value):
+            owners = (value, instance_dict(value))
+            below = [
+                one for owner in owners if owner is not None for one in rows.get(id(owner), ())
+            ]
+            stack += [(one, name) for one in below for name in one.before]
 
 
 def compares_tensors(snapshot: Snapshot) -> bool:

@@ -1,4 +1,4 @@
-"""Containers and objects of tensors that the loop replaces between calls: a batch in an attribute."""
+"""Containers and objects of tensors that the loop replaces between calls."""
 
 import collections
 import dataclasses
@@ -14,7 +14,7 @@ from tests.laws.state.table import group
 
 program = group("exchanged_containers", "jit rows")
 Seen = Iterator[Any]
-_Pair = collections.namedtuple("_Pair", "x y")  # noqa: PYI024 (its fields have no types)
+_Pair = collections.namedtuple("_Pair", "x y")
 
 
 @dataclasses.dataclass
@@ -38,25 +38,25 @@ def _run(
 
 @program
 def dict_of_tensors_replaced(case: Case) -> Seen:
-    read = lambda held, x: held.batch["x"] * x + held.batch["y"]  # noqa: E731
+    read = lambda held, x: held.batch["x"] * x + held.batch["y"]
     yield from _run(case, lambda x, i: {"x": x * i, "y": x + i}, read)
 
 
 @program
 def dataclass_of_tensors_replaced(case: Case) -> Seen:
-    read = lambda held, x: held.batch.x * x + held.batch.y  # noqa: E731
+    read = lambda held, x: held.batch.x * x + held.batch.y
     yield from _run(case, lambda x, i: _Batch(x * i, x + i), read)
 
 
 @program
 def tuple_of_tensors_replaced(case: Case) -> Seen:
-    read = lambda held, x: held.batch[0] * x + held.batch[1]  # noqa: E731
+    read = lambda held, x: held.batch[0] * x + held.batch[1]
     yield from _run(case, lambda x, i: (x * i, x + i), read)
 
 
 @program
 def named_tuple_of_tensors_replaced(case: Case) -> Seen:
-    read = lambda held, x: held.batch.x * x + held.batch.y  # noqa: E731
+    read = lambda held, x: held.batch.x * x + held.batch.y
     yield from _run(case, lambda x, i: _Pair(x * i, x + i), read)
 
 
@@ -66,7 +66,7 @@ def nested_containers_of_tensors_replaced(case: Case) -> Seen:
         batch = held.batch["in"]
         return batch.x["ids"] + batch.y[0] * batch.y[1][0] * batch.y[1][1] + x
 
-    make = lambda x, i: {"in": _Batch({"ids": x * i}, [x + i, (x - i, 2)])}  # noqa: E731
+    make = lambda x, i: {"in": _Batch({"ids": x * i}, [x + i, (x - i, 2)])}
     yield from _run(case, make, read)
 
 
@@ -118,7 +118,7 @@ def replaced_dict_with_one_tensor_twice(case: Case) -> Seen:
 
 @program(each_call=True)
 def replaced_dict_with_other_shapes_and_numbers(case: Case) -> Seen:
-    make = lambda x, i: {"x": x if i % 3 else x[:2], "n": i // 2}  # noqa: E731
+    make = lambda x, i: {"x": x if i % 3 else x[:2], "n": i // 2}
     yield from _run(case, make, lambda held, x: held.batch["x"] * held.batch["n"], 8)
 
 

@@ -1,6 +1,7 @@
 """The Python state that a function can reach: found, compared, restored and guarded."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from calque.upstream.later_names import later
 
@@ -29,7 +30,7 @@ __all__ = [
     "watched",
 ]
 
-__getattr__ = later(
+__getattr__: Callable[[str], Any] = later(
     __name__,
     {
         **dict.fromkeys(("StateGuard", "guard_in_place", "guard_of"), ".guard"),

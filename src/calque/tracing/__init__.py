@@ -6,7 +6,8 @@ extend.
 `calque.tracing.fx` has the names of torch.fx, and behaves exactly like it.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from calque.upstream.later_names import later
 
@@ -34,7 +35,7 @@ __all__ = [
     "wrap",
 ]
 
-__getattr__ = later(
+__getattr__: Callable[[str], Any] = later(
     __name__,
     {
         "Attribute": ".proxies.proxy",

@@ -122,3 +122,20 @@ def test_methods_of_tensors_that_a_program_has_replaced_stay(monkeypatch):
 @pytest.mark.parametrize("name", OTHERS)
 def test_positions_that_are_needed(name):
     _check(OTHERS[name], _STARTS)
+
+
+def test_tensors_are_no_sequences_while_and_after_a_function_is_traced():
+    held, seen = Held("jax"), []
+
+    @calque.jit
+    def read():
+        first = torch.ones(2)
+        seen.append(torch.tensor([first[0], first[1]]).shape)
+        held.i += 1
+        return held.data[held.i] * 1
+
+    for i in (1, 2, 3):
+        assert read().tolist() == held.data[i].tolist()
+    assert len(read.history) <= 2
+    first = torch.ones(2)
+    assert torch.tensor([first[0], first[1]]).tolist() == [1, 1]

@@ -5,8 +5,6 @@ program (see `calque.device.memory.moving_views`). That the position is in the t
 number of elements, are guarded. Other indexes need the number itself.
 """
 
-import os
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +18,6 @@ from calque.program.traced_numbers import TracedFloat
 from calque.state.stand_ins import StandIn
 
 Tensor = torch.Tensor
-_CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _slice = torch.ops.aten.slice.Tensor
 _get, _set = Tensor.__getitem__, Tensor.__setitem__
 
@@ -161,12 +158,14 @@ def may_move(tensor: Any) -> bool:
     return tensor.device.type == "jax"
 
 
-def _getitem(self: Any, index: Any) -> Any:
+def getitem(self: Any, index: Any) -> Any:
+    """Implements `Tensor.__getitem__`."""
     found = _indexed(self, index)
     return _get(self, index) if found is None else _get(*found)
 
 
-def _setitem(self: Any, index: Any, value: Any) -> None:
+def setitem(self: Any, index: Any, value: Any) -> None:
+    """Implements `Tensor.__setitem__`."""
     found = _indexed(self, index)
     if found is None:
         _set(self, index, value)
@@ -233,18 +232,13 @@ def _only(value: Any) -> Any:
     return value[0] if type(value) in (list, tuple) and len(value) == 1 else value
 
 
-def _asked(name: str) -> Any:
-    """Returns a method that tells where a tensor is, which a moving view must not."""
-    original = getattr(Tensor, name)
+def refuse_moving(tensors: Sequence[Any]) -> None:
+    """Raise the error that has the function traced without moving views, if one of these is one.
 
-    def asked(self: Any, *args: Any) -> Any:
-        if any(is_moving(_offset(one)) for one in (self, *args) if may_move(one)):
-            if not sys._getframe(1).f_code.co_filename.startswith(_CALQUE):
-                moving().refuse()
-        return original(self, *args)
-
-    asked.original = original
-    return asked
+    It is for functions that tell where a tensor is.
+    """
+    if any(is_moving(one.storage_offset()) for one in tensors if may_move(one)):
+        moving().refuse()
 
 
 def _method(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -260,11 +254,7 @@ MOVING_FUNCTIONS: dict[str, StandIn] = {
     for name, function in _FUNCTIONS.items()
 }
 """Functions of `torch` that take traced numbers as positions."""
-_offset = Tensor.storage_offset
 METHODS: dict[str, Callable[..., Any]] = {
-    "__getitem__": _getitem,
-    "__setitem__": _setitem,
-    **{name: _method(function, getattr(Tensor, name)) for name, function in _FUNCTIONS.items()},
-    **{name: _asked(name) for name in ("storage_offset", "is_set_to")},
+    name: _method(function, getattr(Tensor, name)) for name, function in _FUNCTIONS.items()
 }
 """Methods of tensors that take traced numbers as positions."""

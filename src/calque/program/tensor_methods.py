@@ -8,19 +8,31 @@ from typing import Any
 import torch
 
 from calque.program import moving_indexes, whole_operands
+from calque.program.function_modes import FunctionMode, called_by_calque
 
 Tensor = torch.Tensor
 
 
-def _setitem(self: Any, index: Any, value: Any) -> None:
-    whole_operands.written(moving_indexes.METHODS["__setitem__"], self, index, value)
+class _Indexing(FunctionMode):
+    """A mode in which traced numbers are positions in tensors.
+
+    It is no method of the class of tensors: `Tensor.__getitem__`, once set, would make sequences
+    of all tensors, also after it is deleted (`torch.tensor([x[0], x[1]])` would raise).
+    """
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """See `FunctionMode.call`."""
+        if func is Tensor.__getitem__:
+            return moving_indexes.getitem(*args)
+        if func is Tensor.__setitem__:
+            return whole_operands.written(moving_indexes.setitem, *args)
+        if func in _ASKING and not called_by_calque():
+            moving_indexes.refuse_moving(args)
+        return func(*args, **kwargs)
 
 
-_METHODS: dict[str, Callable[..., Any]] = {
-    **moving_indexes.METHODS,
-    **whole_operands.OPERATORS,
-    "__setitem__": _setitem,
-}
+_ASKING = frozenset((Tensor.storage_offset, Tensor.data_ptr, Tensor.is_set_to))
+_METHODS: dict[str, Callable[..., Any]] = moving_indexes.METHODS | whole_operands.OPERATORS
 _ORIGINALS = {name: getattr(Tensor, name) for name in _METHODS}
 _lock = threading.Lock()
 
@@ -47,7 +59,8 @@ def taking_numbers() -> Iterator[None]:
             for name in own:
                 setattr(Tensor, name, _METHODS[name])
     try:
-        yield
+        with _Indexing():
+            yield
     finally:
         with _lock:
             _Installed.count -= 1

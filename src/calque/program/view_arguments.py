@@ -6,9 +6,6 @@ beginning of its storage. If a function uses more than that (the view's offset, 
 it), this is detected here, and the function is traced again with the whole storage as the input.
 """
 
-import os
-import sys
-import types
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
@@ -16,15 +13,14 @@ from typing import Any
 
 import torch
 from jax import Array
-from torch.overrides import TorchFunctionMode
 
 from calque.device.memory.cell import Cell, layout_of
 from calque.device.memory.geometry import extent, is_dense, is_nested
 from calque.device.memory.wrapping import alias, wrap_nested, wrap_strided
+from calque.program.function_modes import FunctionMode, called_by_calque
 from calque.upstream.torch_internals import OpOverload
 
 _aten = torch.ops.aten
-_CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _Tensor = torch.Tensor
 _ASKING = frozenset(
     (
@@ -130,62 +126,19 @@ class ViewWindows:
             self.see(tensor)
 
 
-class _Watch(TorchFunctionMode):
+class _Watch(FunctionMode):
     """A mode that sees queries that are not operators."""
 
     def __init__(self, see: Callable[[Any], None]) -> None:
         super().__init__()
         self._see = see
 
-    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "original", func) in _ASKING:
-            if not sys._getframe(1).f_code.co_filename.startswith(_CALQUE):
-                for tensor in args:
-                    self._see(tensor)
-        elif func in _RUNNING:
-            run = _RUNNING[func]
-            with self:
-                return (run if run is _backward else _without_dispatch(run))(*args, **kwargs)
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """See `FunctionMode.call`."""
+        if func in _ASKING and not called_by_calque():
+            for tensor in args:
+                self._see(tensor)
         return func(*args, **kwargs)
-
-
-def _backward(
-    tensor: torch.Tensor,
-    gradient: Any = None,
-    retain_graph: Any = None,
-    create_graph: bool = False,
-    inputs: Any = None,
-) -> None:
-    """Implements `Tensor.backward` as a plain function."""
-    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
-
-
-def _without_dispatch(function: Any) -> Any:
-    """Wraps a PyTorch function without its first step, which would dispatch to modes.
-
-    It looks up globals at each call, because the device replaces the engine.
-    """
-    assert "has_torch_function" in function.__globals__
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        # The module's current globals, because the function that runs the engine is replaced later.
-        names = {**function.__globals__, "has_torch_function": lambda tensors: False}
-        copy = types.FunctionType(
-            function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-        )
-        copy.__kwdefaults__ = function.__kwdefaults__
-        return copy(*args, **kwargs)
-
-    return run
-
-
-_RUNNING = {
-    _Tensor.backward: _backward,
-    torch.autograd.backward: torch.autograd.backward,
-    torch.autograd.grad: torch.autograd.grad,
-}
-"""Functions that run the user's code (hooks, custom backwards) outside of any mode."""
 
 
 def _cell_of(value: object) -> Any:

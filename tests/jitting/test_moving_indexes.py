@@ -139,3 +139,25 @@ def test_tensors_are_no_sequences_while_and_after_a_function_is_traced():
     assert len(read.history) <= 2
     first = torch.ones(2)
     assert torch.tensor([first[0], first[1]]).tolist() == [1, 1]
+
+
+def test_new_axes_before_a_position_have_the_strides_of_the_cpu():
+    at = [0]
+
+    def parts(data):
+        at[0] += 1
+        i = at[0]
+        return data[None, i], data[:, None, i, None], data[..., None, i], data[None, i : i + 2]
+
+    @calque.jit
+    def step():
+        return parts(data)
+
+    data, expected = torch.zeros(4, 6, 6, device="jax"), torch.zeros(4, 6, 6)
+    for _ in range(3):
+        found, before = step(), at[0]
+        at[0] -= 1
+        for one, other in zip(found, parts(expected), strict=True):
+            assert (one.stride(), one.storage_offset()) == (other.stride(), other.storage_offset())
+        assert at[0] == before
+    assert len(step.history) <= 2

@@ -143,6 +143,8 @@ def _indexed(tensor: Any, index: Any) -> tuple[Tensor, tuple[Any, ...]] | None:
     for i, (item, count) in enumerate(zip(items, counts, strict=True)):
         if item is Ellipsis:
             dim = tensor.dim() - sum(counts[i:])
+        elif item is None:  # as PyTorch does, so that its stride is that of the whole axis
+            tensor, left[i], count = tensor.unsqueeze(dim), slice(None), 1
         elif _moves(item):
             found = (_between if type(item) is slice else _at)(tensor, dim, item)
             if found is not None:

@@ -128,7 +128,9 @@ class SharingGuard:
         if not self._writes:
             # Which of several tensors is returned or kept is known only of an equal arrangement.
             tells = bool(self._arrangement) or self._others is not None
-            if not tells or arrangement(found) == self._arrangement:
+            if not tells and _are_apart(found):
+                return True
+            if tells and arrangement(found) == self._arrangement:
                 return True
             self._reason = "tensors of the function's own state shared memory before"
             return False
@@ -152,6 +154,14 @@ class SharingGuard:
     def why(self) -> str:
         """Returns what differs."""
         return self._reason
+
+
+def _are_apart(leaves: Leaves) -> bool:
+    """Returns True if no two of the leaves are one tensor, which code may tell without `is`
+    (`len({p.grad, q.grad})`).
+    """
+    tensors = [id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return len(set(tensors)) == len(tensors)
 
 
 def cells_in(leaves: Leaves) -> set[Cell]:

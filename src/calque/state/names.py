@@ -106,7 +106,7 @@ def names_of(code: CodeType, reported: bool = False) -> Names:
         whole or anywhere,
         anywhere,
         named,
-        "id" in used or _compares_objects(code),
+        "id" in used or not _COMPARING.isdisjoint(words | used) or _compares_objects(code),
         namespace,
         tuple(nested),
     )
@@ -142,6 +142,10 @@ def words_in(text: str) -> set[str]:
     if _DOTTED.fullmatch(text):
         return set(text.split("."))
     return {word for field in _FIELD.findall(text) for word in _PARTS.findall(field)}
+
+
+_COMPARING = frozenset(("is_", "is_not"))
+"""Functions of `operator` that compare as `is` does."""
 
 
 def _compares_objects(code: CodeType) -> bool:

@@ -1,5 +1,6 @@
 """Gradients, functions and tuples that code tells apart by identity, and uses in no other way."""
 
+import operator
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -161,3 +162,40 @@ def weak_reference_and_tensor_are_replaced_by_the_loop(case: Case) -> Seen:
         held.now = case.x * i
         held.reference = weakref.ref(held.now)
         yield f(case.x)
+
+
+TELLING: dict[str, Callable[[Any, Any], Any]] = {
+    "set": lambda a, b: len({a, b}),
+    "dict": lambda a, b: len(dict.fromkeys((a, b))),
+    "function": operator.is_,
+}
+
+
+@program(states=2)
+def gradients_are_told_apart_without_is(case: Case) -> Seen:
+    a: Any = case.linear()
+    b: Any = case.linear()
+
+    def f(told, x):
+        g, h = a.weight.grad, b.weight.grad
+        return x * told(g, h) + g.sum() + 2 * h.sum()
+
+    told = [case.fn(lambda x, told=told: f(told, x)) for told in TELLING.values()]
+    for i in range(6):
+        a.weight.grad = torch.full_like(a.weight, i)
+        b.weight.grad = a.weight.grad if i in (2, 4) else torch.zeros_like(b.weight)
+        yield [f(case.rows) for f in told]
+
+
+@program(states=5)
+def argument_is_that_of_the_last_call_by_a_function(case: Case) -> Seen:
+    held = types.SimpleNamespace(last=None)
+
+    def f(x):
+        known = operator.is_(held.last, x)
+        held.last = x
+        return x + 10 * known
+
+    f, given = case.fn(f), (case.x, case.x + 1)
+    for i in (0, 1, 1, 0, 0, 1):
+        yield f(given[i]), held.last is given[i]

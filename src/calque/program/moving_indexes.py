@@ -16,6 +16,7 @@ from calque.device.memory.moving_views import Start, is_moving, whole
 from calque.program.number_nodes import NumberNode
 from calque.program.traced_numbers import TracedFloat
 from calque.state.stand_ins import StandIn
+from calque.upstream.torch_internals import force_original_view_tracking
 
 Tensor = torch.Tensor
 _slice = torch.ops.aten.slice.Tensor
@@ -58,7 +59,7 @@ def _moved(tensor: Tensor, dim: int, code: int, length: int) -> Tensor:
     Autograd replays the view where it has been written to. It would otherwise compute the gradient
     from the offset.
     """
-    with torch.autograd._force_original_view_tracking(True):
+    with force_original_view_tracking(True):
         return _slice(tensor, dim, code, code + length)
 
 

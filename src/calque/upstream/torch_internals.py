@@ -69,6 +69,7 @@ from torch._subclasses.fake_tensor import (
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctorchFunctionalizeAPI
 from torch.amp import _enter_autocast as enter_autocast  # as functions, for graphs
 from torch.amp import _exit_autocast as exit_autocast
+from torch.autograd import _force_original_view_tracking as force_original_view_tracking
 from torch.autograd import _get_sequence_nr as get_sequence_nr  # a node's metadata
 from torch.autograd import _profiler_enabled as profiler_enabled
 from torch.autograd import forward_ad  # `_current_level`: whether forward mode is active

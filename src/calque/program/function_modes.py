@@ -28,11 +28,25 @@ class FunctionMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        func = _called(func)
         if func in _RUNNING:
             run = _RUNNING[func]
             with self:
                 return (run if run is _backward else _without_dispatch(run))(*args, **kwargs)
         return self.call(func, args, kwargs)
+
+
+def _called(func: Any) -> Any:
+    """Returns the method of PyTorch that was called, if a program has replaced it.
+
+    PyTorch gives a mode the attribute of `torch.Tensor` with the method's name. If that is the
+    program's own function, it has called the method.
+    """
+    if type(func) is types.FunctionType and not str(func.__module__).startswith("torch."):
+        for name, method in vars(_Tensor).items():
+            if method is func:
+                return getattr(_Tensor.__base__, name, func)
+    return func
 
 
 def called_by_calque() -> bool:

@@ -22,15 +22,16 @@ class _Indexing(FunctionMode):
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """See `FunctionMode.call`."""
-        if func is Tensor.__getitem__:
+        if func is _GET:
             return moving_indexes.getitem(*args)
-        if func is Tensor.__setitem__:
+        if func is _SET:
             return whole_operands.written(moving_indexes.setitem, *args)
         if func in _ASKING and not called_by_calque():
             moving_indexes.refuse_moving(args)
         return func(*args, **kwargs)
 
 
+_GET, _SET = Tensor.__getitem__, Tensor.__setitem__
 _ASKING = frozenset((Tensor.storage_offset, Tensor.data_ptr, Tensor.is_set_to))
 _METHODS: dict[str, Callable[..., Any]] = moving_indexes.METHODS | whole_operands.OPERATORS
 _ORIGINALS = {name: getattr(Tensor, name) for name in _METHODS}

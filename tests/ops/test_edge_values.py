@@ -72,6 +72,51 @@ def _gradients_of_distances(d: Device) -> list[torch.Tensor]:
     return found
 
 
+def _searches(d: Device) -> list[torch.Tensor]:
+    """In rows with NaN, and out of order, where the steps of the search decide."""
+    rows = ([1.0, 2.0, math.nan], [math.nan, 1.0, 2.0, 3.0], [3.0, -0.0, 2.0, 0.0, 1.0], [])
+    sought = torch.tensor([2.0, math.nan, math.inf, -math.inf, 0.0], device=d)
+    return [
+        search(sought, torch.tensor(row, device=d), right)
+        for row in rows
+        for right in (False, True)
+        for search in (
+            lambda v, row, right: torch.searchsorted(row, v, right=right),
+            lambda v, row, right: torch.bucketize(v, row, right=right),
+        )
+    ]
+
+
+def _beside_half(d: Device) -> list[torch.Tensor]:
+    """Products and quotients of half precision and what it cannot hold."""
+    whole = torch.tensor([70000, 2049, 2**40], device=d)
+    results = []
+    for dtype in (torch.float16, torch.bfloat16):
+        half = torch.tensor([0.5, 3.0, 7.0], dtype=dtype, device=d)
+        for x, y in (
+            (whole, half),
+            (half, whole),
+            (whole[:1], half),
+            (half, whole[1]),
+            (half, 0.999),
+        ):
+            results += [x * y, x / y, torch.div(x, y, rounding_mode="trunc"), x // y]
+        results += [torch.div(70000, half), torch.mul(0.999, half)]
+    return results
+
+
+def _limited_logits(d: Device) -> list[torch.Tensor]:
+    """With limits of the tensor's dtype, and their gradients."""
+    results = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for eps in (None, 1e-3, 1e-6, 0.6, -1.0, math.nan):
+            values = [-0.0, 0.0, 1.0, 0.999, 0.5, 0.01, math.nan, -1.0, 2.0]
+            x = torch.tensor(values, dtype=dtype, device=d, requires_grad=True)
+            y = torch.logit(x, eps)
+            results += [y, *torch.autograd.grad(y.sum(), x)]
+    return results
+
+
 CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
     "floats to integers": lambda d: [
         torch.tensor(FLOATS, dtype=source, device=d).to(to)
@@ -192,6 +237,22 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
     "the softmax of a number": lambda d: [
         torch.ops.aten._safe_softmax(torch.tensor(x, device=d), -1) for x in (1.0, -math.inf)
     ],
+    "searches": _searches,
+    "numbers beside half precision": _beside_half,
+    "limited logits": _limited_logits,
+    "factors of infinities": lambda d: [
+        part
+        for matrix in (
+            [[math.inf, 1.0], [1.0, 2.0]],
+            [[1.0, 0.0], [0.0, math.inf]],
+            [[4.0, 1.0, 0.0], [1.0, math.inf, 1.0], [0.0, 1.0, 9.0]],
+        )
+        for part in torch.linalg.cholesky_ex(torch.tensor(matrix, device=d))
+    ],
+    "signs of running extrema": lambda d: [
+        function(torch.tensor([0.0, -0.0, 0.0, -0.0, -0.0], device=d), 0).values.signbit()
+        for function in (torch.cummax, torch.cummin)
+    ],
     "a number flipped": lambda d: [torch.flip(torch.ones((), device=d), (-1,))],
 }
 
@@ -310,6 +371,26 @@ def test_a_dtype_that_jax_has_not_is_named() -> None:
             TypeError, match="the jax device does not support dtype torch.complex32"
         ):
             view(half)
+
+
+def test_limits_write_to_their_own_dtype() -> None:
+    x = torch.tensor([1.0, 5.0], device="jax")
+    for write in (torch.clamp, torch.clamp_max, torch.ops.aten.hardtanh.out):
+        out = torch.zeros(2, dtype=torch.float64, device="jax")
+        limits = (2,) if write is torch.clamp_max else (0, 2)
+        with pytest.raises(RuntimeError, match="dtype"):
+            write(x, *limits, out=out)
+        assert out.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4), (3, 3, 1), (1, 2, 2, 2)])
+def test_unique_slices_lie_one_after_the_other(shape: tuple[int, ...]) -> None:
+    x = torch.arange(24).fmod(5)[: math.prod(shape)].reshape(shape)
+    for function in (torch.unique, torch.unique_consecutive):
+        for dim in range(-1, len(shape)):
+            expected, found = function(x, dim=dim), function(x.to("jax"), dim=dim)
+            assert found.stride() == expected.stride()
+            assert torch.equal(found.cpu(), expected)
 
 
 def test_an_empty_batch_has_empty_gradients() -> None:

@@ -224,6 +224,19 @@ def _heads_inside(shape: Ints) -> Ints:
     return (outer, head, row, *inner)
 
 
+def slices(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """Slices that an operator selects along an axis lie one after the other."""
+    dims = [d for d in (*args[1:], *kwargs.values()) if type(d) is int]
+    found = results[0]
+    if found is None or not dims or found.ndim < 2:
+        return None
+    rest = list(range(found.ndim))
+    order = [rest.pop(dims[0]), *rest]
+    steps = contiguous_strides([found.shape[d] for d in order])
+    stride = tuple(steps[order.index(d)] for d in range(found.ndim))
+    return [stride, *repeat(None, len(results) - 1)]
+
+
 def of_attention(result: Array, query: Tensor) -> Ints:
     """Attention's result has the axis order of the queries."""
     if query.is_contiguous():
@@ -317,12 +330,13 @@ _LAYERS: dict[str, Layer | None] = {
     "transform": transforms,
     "sequence": sequences,
     "positions": positions,
+    "slices": slices,
     "attention": attention,
     "attention_of_the_cpu": attention_of_the_cpu,
 }
 _BY_NAME = {"meta": asked, "meta_if_strided": followed}
 _ALWAYS = frozenset(
-    ("meta", "transform", "sequence", "positions", "attention", "attention_of_the_cpu")
+    ("meta", "transform", "sequence", "positions", "slices", "attention", "attention_of_the_cpu")
 )
 """Layouts for which results may not be row-major even if the arguments are."""
 

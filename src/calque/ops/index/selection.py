@@ -87,7 +87,7 @@ def _rows_condition(self: Any, dim: int, *_: Any, **__: Any) -> None:
         )
 
 
-@op("unique_dim", data_dependent=True, condition=_rows_condition)
+@op("unique_dim", data_dependent=True, layout="slices", condition=_rows_condition)
 def unique_dim(
     self: Array,
     dim: int,
@@ -99,7 +99,7 @@ def unique_dim(
     return _results(*_unique(np.asarray(self), axis), return_inverse, return_counts)
 
 
-@op("unique_consecutive", data_dependent=True)
+@op("unique_consecutive", data_dependent=True, layout="slices")
 def unique_consecutive(
     self: Array, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
@@ -110,7 +110,7 @@ def unique_consecutive(
     return _results(found, inverse.reshape(self.shape), counts, return_inverse, return_counts)
 
 
-@op("unique_dim_consecutive", data_dependent=True, condition=_rows_condition)
+@op("unique_dim_consecutive", data_dependent=True, layout="slices", condition=_rows_condition)
 def unique_dim_consecutive(
     self: Array, dim: int, return_inverse: bool = False, return_counts: bool = False
 ) -> Any:

@@ -54,6 +54,17 @@ def _triangle_to_hermitian(array: Array, upper: bool) -> Array:
     return lower + adjoint(jnp.tril(lower, -1))
 
 
+def _cholesky(matrix: Array) -> Array:
+    """Returns the lower factor; NaN where a minor is not positive, and after an infinite pivot."""
+    factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
+    infinite = jnp.isinf(jnp.diagonal(factor, axis1=-2, axis2=-1))
+    # Both are over columns: from the first infinite one on, and strictly after it.
+    column = jnp.cumsum(infinite, -1) > 0
+    row = jnp.concatenate([jnp.zeros_like(column[..., :1]), column[..., :-1]], -1)
+    lost = jnp.tril(row[..., :, None] & column[..., None, :])
+    return jnp.where(lost, jnp.nan, factor)
+
+
 def _failed_minor(matrix: Array, factor: Array) -> Array:
     """Returns the order of the first leading minor that is not positive; 0 if all are."""
     size = matrix.shape[-1]
@@ -65,8 +76,8 @@ def _failed_minor(matrix: Array, factor: Array) -> Array:
 
         def succeeds(order: Array) -> Array:
             inside = (step[:, None] < order) & (step < order)
-            minor = lax.linalg.cholesky(jnp.where(inside, matrix, identity), symmetrize_input=False)
-            return ~jnp.isnan(minor).any((-2, -1))
+            minor = _cholesky(jnp.where(inside, matrix, identity))
+            return ~(inside & jnp.isnan(minor)).any((-2, -1))
 
         good = lax.map(succeeds, jnp.arange(1, size + 1))
         return good.sum(0, dtype=jnp.int32) + 1
@@ -88,7 +99,7 @@ def cholesky_ex(
     if self.size == 0:
         return self, jnp.zeros(self.shape[:-2], jnp.int32)
     matrix = _triangle_to_hermitian(self, upper)
-    factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
+    factor = _cholesky(matrix)
     return (adjoint(factor) if upper else factor), _failed_minor(matrix, factor)
 
 

@@ -67,6 +67,7 @@ def _limits(self: TensorArgument, min_val: Any = -1, max_val: Any = 1, **_: Any)
 
 @op(
     "hardtanh",
+    writes=("exact_dtype",),
     numbers=_limits,
     refuses=senseless("clamp is not supported for complex types", COMPLEX),
 )

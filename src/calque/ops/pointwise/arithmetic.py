@@ -17,7 +17,6 @@ from calque.ops.table.promotion import (
     FLOAT,
     INT,
     RefusedDtype,
-    as_dtype,
     check_factor,
     is_complex,
     is_float,
@@ -28,6 +27,7 @@ from calque.ops.table.promotion import (
     result_type,
     to_float,
     type_name,
+    wide_operands,
 )
 from calque.ops.table.registry import op
 
@@ -201,16 +201,8 @@ facts("rsub.Tensor", layout="elementwise", laid_by=(1, 0))
 
 @op("mul.Tensor", "mul.Scalar")
 def mul(self: Array, other: Any) -> Array:
-    return jnp.multiply(*_in_opmath(self, other)).astype(result_type(self, other))
-
-
-def _in_opmath(*operands: Any) -> tuple[Array, ...]:
-    """Returns the promoted operands, with half precision as float32, so that 0.999 does not become
-    1."""
-    dtype = result_type(*operands)
-    if dtype in (jnp.float16, jnp.bfloat16):
-        dtype = jnp.float32
-    return tuple(as_dtype(x, dtype) for x in operands)
+    dtype = result_type(self, other)
+    return jnp.multiply(*wide_operands(self, other, dtype)).astype(dtype)
 
 
 @op("addcmul", autocast="widest", numbers=Holds("value"))

@@ -12,7 +12,6 @@ from calque.ops.table.number_range import Holds
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
-    as_dtype,
     is_complex,
     is_float,
     is_integral,
@@ -21,6 +20,7 @@ from calque.ops.table.promotion import (
     refuse,
     result_type,
     to_float,
+    wide_operands,
 )
 from calque.ops.table.registry import op
 
@@ -55,8 +55,8 @@ def _divides_rounded(self: Any, other: Any, rounding_mode: str | None = None, **
 @op("div.Tensor", "div.Scalar")
 def div(self: Array, other: Any) -> Array:
     dtype = to_float(result_type(self, other))
-    wide = jnp.float32 if dtype in (jnp.float16, jnp.bfloat16) else dtype
-    return (as_dtype(self, wide) / as_dtype(other, wide)).astype(dtype)
+    x, y = wide_operands(self, other, dtype)
+    return (x / y).astype(dtype)
 
 
 @op("div.Tensor_mode", "div.Scalar_mode", values=_divides_rounded)
@@ -69,8 +69,7 @@ def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
     refuse(f"div_{rounding_mode}", x.dtype, COMPLEX)
     if x.dtype in (jnp.float16, jnp.bfloat16) and y.size == 1:
         # With a single divisor, PyTorch's kernel rounds to half precision only once, at the end.
-        wide = np.dtype("float32")
-        return div_mode(as_dtype(self, wide), as_dtype(other, wide), rounding_mode).astype(x.dtype)
+        return div_mode(*wide_operands(self, other, x.dtype), rounding_mode).astype(x.dtype)
     if rounding_mode == "floor":
         refuse("div_floor_cpu", x.dtype, BOOL)
         return _floor_divide(x, y)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
@@ -99,7 +100,7 @@ def _limited(self: Array, min: Any, max: Any, kind: str = "") -> Array:
     return x if max is None else at_most(x, bounds.pop(0))
 
 
-@op("clamp", numbers=HoldsLimits("min", "max", operands=True))
+@op("clamp", numbers=HoldsLimits("min", "max", operands=True), writes=("exact_dtype",))
 def clamp(self: Array, min: Any = None, max: Any = None) -> Array:
     return _limited(self, min, max, "scalar_")
 
@@ -109,7 +110,7 @@ def clamp_by_tensors(self: Array, min: Any = None, max: Any = None) -> Array:
     return _limited(self, min, max)
 
 
-@op("clamp_min", numbers=HoldsLimits("min", operands=True))
+@op("clamp_min", numbers=HoldsLimits("min", operands=True), writes=("exact_dtype",))
 def clamp_min(self: Array, min: Any) -> Array:
     return _limited(self, min, None, "scalar_")
 
@@ -119,7 +120,7 @@ def clamp_min_by_tensor(self: Array, min: Any) -> Array:
     return _limited(self, min, None)
 
 
-@op("clamp_max", numbers=HoldsLimits("max", operands=True))
+@op("clamp_max", numbers=HoldsLimits("max", operands=True), writes=("exact_dtype",))
 def clamp_max(self: Array, max: Any) -> Array:
     return _limited(self, None, max, "scalar_")
 
@@ -142,21 +143,32 @@ def nan_to_num(
 
 
 @op("logit", static=("eps",), refuses=no_kernel("logit_cpu", COMPLEX))
-@opmath
 def logit(self: Array, eps: float | None = None) -> Array:
     x = self.astype(to_float(self.dtype))
     if eps is not None:  # above a half, where the limits cross, the lower one has priority
-        x = jnp.where(x < eps, eps, jnp.where(x > 1 - eps, 1 - eps, x))
-    return jnp.log(x / (1 - x))
+        low, high = _logit_limits(eps, x.dtype)
+        x = jnp.where(x < low, low, jnp.where(x > high, high, x))
+    return opmath(lambda x: jnp.log(x / (1 - x)))(x)
+
+
+def _logit_limits(eps: Any, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the limits that PyTorch computes in the dtype of the tensor."""
+    low = np.asarray(eps, dtype)
+    return low, np.asarray(1, dtype) - low
 
 
 @op("logit_backward", static=("eps",))
-@opmath
 def logit_backward(grad_output: Array, self: Array, eps: float | None = None) -> Array:
-    low = 0.0 if eps is None else eps
-    outside = jnp.asarray(jnp.nan if eps is None else 0.0, grad_output.dtype)
-    inside = (self >= low) & (self <= 1 - low)
-    return jnp.where(inside, grad_output / (self * (1 - self)), outside)
+    limited = eps is not None and not eps < 0
+    low, high = _logit_limits(eps if limited else 0.0, self.dtype)
+
+    @opmath
+    def inside(grad: Array, x: Array) -> Array:
+        slope = x * (1 - x)
+        return grad / jnp.where(slope == 0, 0, slope)  # without the sign of a zero
+
+    outside = jnp.asarray(0.0 if limited else jnp.nan, grad_output.dtype)
+    return jnp.where((self < low) | (self > high), outside, inside(grad_output, self))
 
 
 facts("ceil floor round trunc", writes=("exact_dtype",))

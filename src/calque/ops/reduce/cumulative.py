@@ -56,8 +56,9 @@ def _running(name: str) -> Any:
             wins = later_wins(new[0], old[0])
             return tuple(jnp.where(wins, n, o) for n, o in zip(new, old, strict=True))
 
-        values, indices = lax.associative_scan(later, (self, places), axis=dim)
-        return values, indices
+        indices = lax.associative_scan(later, (self, places), axis=dim)[1]
+        # The scan's own values have lost the signs of zeros: it adds zeros where it interleaves.
+        return jnp.take_along_axis(self, indices, dim, mode="promise_in_bounds"), indices
 
     return rule
 

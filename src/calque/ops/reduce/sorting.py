@@ -4,6 +4,7 @@ PyTorch and XLA's sort order NaN above every number. XLA's top-k is used where i
 """
 
 import math
+import operator
 from typing import Any
 
 import jax
@@ -80,22 +81,33 @@ def topk(
 
 
 def _search(boundaries: Array, values: Array, right: bool, narrow: bool) -> Array:
-    side = "right" if right else "left"
-
-    def one(row: Array, sought: Array) -> Array:
-        return jnp.searchsorted(row, sought, side=side)
-
+    """Returns where PyTorch's binary search ends, also in a row with NaN or out of order."""
     common = jnp.promote_types(boundaries.dtype, values.dtype)
     boundaries, values = boundaries.astype(common), values.astype(common)
-    if boundaries.ndim == 1:
-        found = one(boundaries, values.reshape(-1)).reshape(values.shape)
+    passes = operator.gt if right else operator.ge
+
+    def one(row: Array, sought: Array) -> Array:
+        def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            start, end = ends
+            middle = start + (end - start) // 2
+            stays = passes(row[jnp.minimum(middle, row.size - 1)], sought)
+            searching = start < end
+            return (
+                jnp.where(searching & ~stays, middle + 1, start),
+                jnp.where(searching & stays, middle, end),
+            )
+
+        ends = (jnp.zeros(sought.shape, jnp.int64), jnp.full(sought.shape, row.size, jnp.int64))
+        return lax.fori_loop(0, row.size.bit_length(), halve, ends)[0]
+
+    if not boundaries.size:
+        found = jnp.zeros(values.shape, jnp.int64)
+    elif boundaries.ndim == 1:
+        found = one(boundaries, values)
     else:
         count = math.prod(boundaries.shape[:-1])
         rows = boundaries.reshape(count, boundaries.shape[-1])
         found = jax.vmap(one)(rows, values.reshape(count, values.shape[-1])).reshape(values.shape)
-    if jnp.issubdtype(common, jnp.floating):
-        # PyTorch's binary search puts NaN after all boundaries.
-        found = jnp.where(jnp.isnan(values), boundaries.shape[-1], found)
     return found.astype(jnp.int32 if narrow else jnp.int64)
 
 

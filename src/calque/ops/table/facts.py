@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 Layout = Literal[
     "row_major", "copied", "elementwise", "reals", "each", "images", "large_images", "any_images",
     "volumes", "meta", "meta_if_strided", "convolution", "transform", "sequence", "positions",
-    "attention", "attention_of_the_cpu",
+    "slices", "attention", "attention_of_the_cpu",
 ]  # fmt: skip
 """The layout of the results in memory.
 
@@ -24,7 +24,7 @@ images: `channels_last` if the first argument is. large_images: likewise, but ro
 argument is also row-major, such as a single pixel. any_images: `channels_last` if any argument is.
 volumes: like images, also for a volume without a batch axis. meta: that of PyTorch's Meta kernel.
 meta_if_strided: likewise, if an argument is not row-major. The rest are those of convolutions,
-Fourier transforms, recurrent layers, `nonzero` and attention.
+Fourier transforms, recurrent layers, `nonzero`, slices selected along an axis, and attention.
 """
 
 Writes = Literal[

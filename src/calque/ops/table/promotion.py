@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 Scalar = bool | int | float | complex
 
@@ -301,3 +301,26 @@ def _widen(value: Any) -> Any:
     if isinstance(value, Array) and value.dtype in _HALF:
         return value.astype(jnp.float32)
     return value
+
+
+def wide_operands(self: Any, other: Any, dtype: Any) -> tuple[Array, Array]:
+    """Returns two operands in the dtype in which PyTorch's kernels multiply and divide.
+
+    For half precision it is float32. What has another dtype than the result is rounded to that
+    first, as the CPU does, but for a second operand of one element: `x * 0.999` does not multiply
+    by 1.
+    """
+    if dtype not in _HALF:
+        return as_dtype(self, dtype), as_dtype(other, dtype)
+    single = not isinstance(other, Array) or other.size == 1
+    return _rounded(self, dtype), (
+        as_dtype(other, jnp.float32) if single else _rounded(other, dtype)
+    )
+
+
+def _rounded(value: Any, half: Any) -> Array:
+    wide = as_dtype(value, jnp.float32)
+    if isinstance(value, Array) and value.dtype == half:
+        return wide
+    info = jnp.finfo(half)  # XLA may remove a conversion to half precision and back
+    return lax.reduce_precision(wide, info.nexp, info.nmant)

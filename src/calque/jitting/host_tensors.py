@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,31 @@ _MODES = torch_c.DispatchKeySet(torch_c.DispatchKey.Python)
 _LIFT = torch.ops.aten.lift_fresh.default
 """The function that `torch.tensor` calls with the tensor that it has created."""
 _SETS = (torch.ops.aten.set_.source_Storage, torch.ops.aten.set_.source_Storage_storage_offset)
+
+
+class _Kind(NamedTuple):
+    """What is known of an operator.
+
+    Attributes:
+        op: the operator.
+        is_mutable: whether it writes to an argument.
+        changes_geometry: see `views.changes_geometry`.
+        sets: whether it gives a tensor other memory.
+    """
+
+    op: Any
+    is_mutable: bool
+    changes_geometry: bool
+    sets: bool
+
+
+_kinds: dict[int, _Kind] = {}
+"""By id, because hashing an operator calls Python."""
+
+
+def _kind_of(op: Any) -> _Kind:
+    found = _kinds[id(op)] = _Kind(op, op._schema.is_mutable, changes_geometry(op), op in _SETS)
+    return found
 
 
 class HostTensorMode(DispatchMode):
@@ -79,11 +104,12 @@ class HostTensorMode(DispatchMode):
     @unwatched
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        kind = _kinds.get(id(func)) or _kind_of(func)
         self._on_operator(func, args, kwargs)
         if func is _LIFT and args[0].device.type == "cpu":
             self.lifting.host_memory[memory_of(args[0])] = args[0]
         outside: list[torch.Tensor] = []
-        on_device = False
+        on_device = takes_number = False
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, torch.Tensor):
                 on_device |= self._see(value, outside)
@@ -91,17 +117,22 @@ class HostTensorMode(DispatchMode):
                 for item in value:
                     if isinstance(item, torch.Tensor):
                         on_device |= self._see(item, outside)
-        if outside or func._schema.is_mutable:
+            elif isinstance(value, torch.SymFloat):
+                takes_number = True
+        if outside or kind.is_mutable:
             self._check(func, args, kwargs, outside, on_device)
-        if changes_geometry(func) and id(args[0]) in self._outside:
+        if kind.changes_geometry and id(args[0]) in self._outside:
             return _regeometry(func, args, kwargs)
-        if not on_device and _takes_traced_number(args, kwargs) and not _goes_to_device(kwargs):
+        if takes_number and not on_device and not _goes_to_device(kwargs):
             args, kwargs = _on_the_device(func, args, kwargs)
         result = self.lifting.moving.run(func, args) if self.lifting.moving else NotImplemented
         if result is NotImplemented:
-            with self._keeping_geometry(func, args, kwargs):
+            if kwargs and kind.is_mutable:
+                with self._keeping_geometry(func, args, kwargs):
+                    result = foreign.run(func, args, kwargs)
+            else:
                 result = foreign.run(func, args, kwargs)
-        if func in _SETS and args[0].device.type == "cpu":
+        if kind.sets and args[0].device.type == "cpu":
             if memory_of(args[0]) not in self.lifting.host_memory:
                 self._look_at(args[0], "The function accesses the memory of a CPU tensor")
         self._born(func, result, (args, kwargs))
@@ -109,8 +140,6 @@ class HostTensorMode(DispatchMode):
 
     def _keeping_geometry(self, func: Any, args: Any, kwargs: Any) -> AbstractContextManager[None]:
         """A context manager that refuses an operator that resizes an `out=` from outside."""
-        if not (kwargs and func._schema.is_mutable):
-            return nullcontext()
         known = [one for one in written(func, args, kwargs) if id(one) in self._outside]
         return _same_geometry(func, known) if known else nullcontext()
 
@@ -282,11 +311,6 @@ def _same_geometry(func: Any, tensors: Iterable[torch.Tensor]) -> Iterator[None]
 def _goes_to_device(kwargs: Any) -> bool:
     device = kwargs.get("device")
     return device is not None and torch.device(device).type == "jax"
-
-
-def _takes_traced_number(args: Any, kwargs: Any) -> bool:
-    values = (*args, *kwargs.values()) if kwargs else args
-    return any(isinstance(value, torch.SymFloat) for value in values)
 
 
 def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:

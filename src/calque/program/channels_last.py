@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from calque.device.memory.cell import x64
 from calque.ops.table.unsharded_axes import undivided_p
-from calque.program.jaxprs import build, every
+from calque.program.jaxprs import build, distinct_params, every
 from calque.upstream.jax_internals import jaxprs_in_params, source_info_util
 
 Order = tuple[int, ...]
@@ -95,10 +95,12 @@ def _has_images(jaxpr: object) -> bool:
     axes.
     """
     return any(
-        (equation.primitive.name == "conv_general_dilated" and _ndim_of(equation) > 3)
-        or "convolution" in str(equation.params.get("name"))  # may be a product
+        any(e.primitive is lax.conv_general_dilated_p and _ndim_of(e) > 3 for e in inner.eqns)
+        or any(
+            "convolution" in str(params.get("name"))  # may be a product
+            for params in distinct_params(inner.eqns)
+        )
         for inner in every(jaxpr)
-        for equation in inner.eqns
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from jax.extend.core import Literal
 
-from calque.program.isomorphic_equations import Alike, alike, key_of
+from calque.program.isomorphic_equations import Alike, Keys, alike
 
 _LISTS = "_foreach_"
 _MOST = 4
@@ -99,6 +99,7 @@ def columns_alike(
         outside: the variables that are used after the region.
     """
     kinds: dict[Any, list[int]] = {}
+    key_of = Keys().of
     for index, column in enumerate(columns):
         keys = tuple(map(key_of, column))
         if None not in keys:

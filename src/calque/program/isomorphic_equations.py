@@ -91,17 +91,57 @@ class Alike:
         return ClosedJaxpr(found, [])
 
 
-def key_of(equation: Any) -> Hashable | None:
+class Keys:
+    """Keys of what equations do, apart from their operands.
+
+    Many equations of a trace share their parameters (see `staged_calls`), whose content is compared
+    once.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, int | None]] = {}
+        self._numbers: dict[Hashable, int] = {}
+
+    def of(self, equation: Any) -> Hashable | None:
+        """Returns the key of an equation; None if it is unique."""
+        if equation.effects:
+            return None
+        number = self._number(equation.params)
+        return None if number is None else (number, *_form(equation))
+
+    def _number(self, params: dict[str, Any]) -> int | None:
+        """Returns the same number for equal parameters; None if they are unique."""
+        known = self._known.get(id(params))
+        if known is not None:
+            return known[1]
+        content = _content_of(params)
+        try:
+            number = self._numbers.setdefault(content, len(self._numbers))
+        except TypeError:
+            number = None
+        self._known[id(params)] = params, number  # which keeps the object, and so its id
+        return number
+
+
+def _form(equation: Any) -> tuple[Any, ...]:
+    """Returns what an equation does, apart from its operands and parameters."""
+    primitive, operands = equation.primitive, equation.invars
+    given = tuple([v.aval if isinstance(v, Literal) else None for v in operands])
+    avals = None  # determined by the inner jaxpr
+    if primitive.name != "jit":
+        avals = tuple([v.aval for v in operands])
+    return primitive, id(equation.ctx), given, avals
+
+
+def _content_of(params: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple([(name, _by_content(value)) for name, value in params.items()])
+
+
+def _key_of(equation: Any) -> Hashable | None:
     """Returns a key of what an equation does, apart from its operands; None if it is unique."""
     if equation.effects:
         return None
-    primitive = equation.primitive
-    given = tuple([v.aval if isinstance(v, Literal) else None for v in equation.invars])
-    avals = None  # determined by the inner jaxpr
-    if primitive.name != "jit":
-        avals = tuple([v.aval for v in equation.invars])
-    params = [(name, _by_content(value)) for name, value in equation.params.items()]
-    key = (primitive, id(equation.ctx), given, avals, *params)
+    key = (*_form(equation), *_content_of(equation.params))
     try:
         hash(key)
     except TypeError:
@@ -130,7 +170,7 @@ class _Content:
 
         lines = []
         for equation in jaxpr.eqns:
-            lines.append((key_of(equation), *map(key_of_operand, equation.invars)))
+            lines.append((_key_of(equation), *map(key_of_operand, equation.invars)))
             for variable in equation.outvars:
                 numbers[variable] = len(numbers)
         content: Any = id(closed)
@@ -172,7 +212,7 @@ def alike(
     """Groups equivalent sequences of equations; each group is a list of their indexes.
 
     Args:
-        stretches: the sequences, whose equations are pairwise the same (see `key_of`).
+        stretches: the sequences, whose equations are pairwise the same (see `Keys`).
         is_needed: returns whether a result is used after its sequence, given the index of the
             sequence and the result.
     """

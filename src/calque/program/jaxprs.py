@@ -1,6 +1,6 @@
 """Transformations of jaxprs: removing dead code, splitting forward and backward."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -189,7 +189,8 @@ def may_raise(jaxpr: object) -> bool:
     """Returns True if a program calls code that may raise: Python, or another library through JAX's
     FFI.
     """
-    names = (equation.primitive.name for inner in every(jaxpr) for equation in inner.eqns)
+    primitives = {equation.primitive for inner in every(jaxpr) for equation in inner.eqns}
+    names = [primitive.name for primitive in primitives]
     return any(name.endswith("_callback") or name == "ffi_call" for name in names)
 
 
@@ -213,9 +214,17 @@ def _called(jaxpr: Any) -> tuple[Any, ...]:
     """Returns the distinct jaxprs that the equations of a jaxpr, which never changes, call."""
     found = _calls.get(jaxpr)
     if found is None:
-        inner = (one for equation in jaxpr.eqns for one in jaxprs_in_params(equation.params))
+        inner = (one for params in distinct_params(jaxpr.eqns) for one in jaxprs_in_params(params))
         found = _calls[jaxpr] = tuple({id(one): one for one in inner}.values())
     return found
+
+
+def distinct_params(equations: Sequence[Any]) -> Iterable[dict[str, Any]]:
+    """Returns the parameters of some equations, those that several equations share once.
+
+    A trace calls the same few functions thousands of times (see `staged_calls`).
+    """
+    return {id(equation.params): equation.params for equation in equations}.values()
 
 
 def constrained(jaxpr: Any) -> Iterator[Any]:

@@ -11,6 +11,8 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 
+from calque.program.jaxprs import distinct_params
+
 placeholder_p: Primitive = Primitive("calque_placeholder")
 """Represents a whole jaxpr; it is never lowered."""
 placeholder_p.multiple_results = True
@@ -39,7 +41,7 @@ def lowered(closed: ClosedJaxpr, avals: Sequence[Any], **options: Any) -> jax.st
 
 def _is_high(closed: ClosedJaxpr) -> bool:
     """Returns True if JAX expands parts of it before lowering (from release 0.12 on)."""
-    inner = (value for one in closed.jaxpr.eqns for value in one.params.values())
+    inner = (value for one in distinct_params(closed.jaxpr.eqns) for value in one.values())
     return any(getattr(value, "is_high", False) is True for value in inner)
 
 

@@ -5,14 +5,14 @@ The Python code does not matter: consecutive layers are equal if their equations
 only if they change its equations.
 """
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from jax.extend.core import Literal
 
-from calque.program.isomorphic_equations import Alike, alike, key_of
+from calque.program.isomorphic_equations import Alike, Keys, alike
 
 LEAST = 6
 """The minimum number of equations in a layer."""
@@ -67,6 +67,7 @@ def _tokens(equations: Sequence[Any]) -> list[int]:
     """
     known: dict[Hashable, int] = {}
     tokens = []
+    key_of = Keys().of
     for index, equation in enumerate(equations):
         key = key_of(equation)
         tokens.append(-1 - index if key is None else known.setdefault(key, len(known)))
@@ -94,13 +95,14 @@ _Run = tuple[int, int, int]
 
 def _runs(tokens: list[int], least: int) -> Iterator[_Run]:
     """Yields non-overlapping repeats of the numbers, starting with the one that saves most."""
-    free = [True] * len(tokens)
+    numbers = np.array(tokens, np.int64)
+    free = np.ones(len(tokens), np.bool_)
     while True:
-        best = max(_candidates(tokens, free, least), key=_saved, default=None)
+        best = max(_candidates(numbers, free, least), key=_saved, default=None)
         if best is None:
             return
         start, period, count = best
-        free[start : start + period * count] = [False] * (period * count)
+        free[start : start + period * count] = False
         yield best
 
 
@@ -109,30 +111,24 @@ def _saved(run: _Run) -> int:
     return period * (count - 1)
 
 
-def _candidates(tokens: list[int], free: list[bool], least: int) -> Iterator[_Run]:
-    places: dict[int, int] = {}
-    distances: Counter[int] = Counter()
-    for index, token in enumerate(tokens):
-        if free[index]:
-            if token in places:
-                distances[index - places[token]] += 1
-            places[token] = index
-    for period, _ in distances.most_common(_PERIODS):
+def _candidates(tokens: Any, free: Any, least: int) -> Iterator[_Run]:
+    places = np.flatnonzero(free)
+    order = places[np.argsort(tokens[places], kind="stable")]
+    is_same = tokens[order[1:]] == tokens[order[:-1]]
+    earlier, distances = order[1:][is_same], (order[1:] - order[:-1])[is_same]
+    found, first, counts = np.unique(
+        distances[np.argsort(earlier)], return_index=True, return_counts=True
+    )
+    for index in np.lexsort((first, -counts))[:_PERIODS]:
+        period = int(found[index])
         if period >= least:
             yield from _of_period(tokens, free, period)
 
 
-def _of_period(tokens: list[int], free: list[bool], period: int) -> Iterator[_Run]:
-    first = None
-    for index in range(len(tokens) - period + 1):
-        other = index + period
-        equal = (
-            other < len(tokens) and free[index] and free[other] and tokens[index] == tokens[other]
-        )
-        if equal and first is None:
-            first = index
-        elif not equal and first is not None:
-            count = (index - first) // period + 1
-            if count > 1:
-                yield first, period, count
-            first = None
+def _of_period(tokens: Any, free: Any, period: int) -> Iterator[_Run]:
+    equal = free[:-period] & free[period:] & (tokens[:-period] == tokens[period:])
+    changes = np.flatnonzero(np.diff(equal, prepend=False, append=False))
+    for first, end in changes.reshape(-1, 2).tolist():
+        count = (end - first) // period + 1
+        if count > 1:
+            yield first, period, count

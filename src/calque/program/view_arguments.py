@@ -110,8 +110,7 @@ class ViewWindows:
         Raises:
             OutsideWindow: the operator uses memory outside a window.
         """
-        place = offset_place(func)
-        if place is None or not self.indexes:
+        if not self.indexes or (place := offset_place(func)) is None:
             return
         tensor = args[0] if args else kwargs["self"]
         cell = _cell_of(tensor)

@@ -9,6 +9,7 @@ import contextlib
 from typing import Any
 
 from calque.device.memory.cell import active
+from calque.upstream import torch_c
 from calque.upstream.dispatch_mode import DispatchMode
 
 
@@ -25,5 +26,7 @@ def by_masks() -> contextlib.AbstractContextManager[Any]:
     """A context manager in which backward passes of a trace need no values."""
     trace = active.trace
     if trace is None or trace.assumptions is not None:
+        return contextlib.nullcontext()
+    if torch_c.len_torch_dispatch_stack():  # every mode has this effect
         return contextlib.nullcontext()
     return _Unchanged()

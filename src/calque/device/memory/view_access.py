@@ -7,7 +7,7 @@ gather. Offsets are traced numbers, so that the windows of a sliding slice share
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -63,6 +63,13 @@ class AccessPlan:
     order: Ints
     view: View
     free: Ints
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.layout, self.extents, self.steps, self.order, self.view, self.free))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 Planned = tuple["AccessPlan", Sequence[Any]]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -260,6 +261,23 @@ def test_in_a_program_an_index_out_of_range_reads_nan() -> None:
     for result in read(VECTOR.to("jax"), index):
         assert result[0].item() == 1
         assert result[1].isnan().item()
+
+
+@pytest.mark.parametrize("place", [-1, -3, -(2**40)])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x, i: x.gather(0, i),
+        lambda x, i: x.index_select(0, i),
+        lambda x, i: F.embedding(i, x[:, None])[:, 0],
+        lambda x, i: F.nll_loss(x.expand(2, -1), i, reduction="none").abs(),
+    ],
+)
+def test_in_a_program_a_negative_index_does_not_count_from_the_end(read: Any, place: int) -> None:
+    values, index = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1, place])
+    result = calque.jit(read)(values.to("jax"), index.to("jax"))
+    assert result[0].item() == 1
+    assert result[1].isnan().item()
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -260,6 +261,43 @@ def test_in_a_program_an_index_out_of_range_reads_nan() -> None:
     for result in read(VECTOR.to("jax"), index):
         assert result[0].item() == 1
         assert result[1].isnan().item()
+
+
+@pytest.mark.parametrize("place", [-1, -3, 3, 2**32, -(2**40), 2**40 + 1])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x, i: x.gather(0, i),
+        lambda x, i: x.index_select(0, i),
+        lambda x, i: F.embedding(i, x[:, None])[:, 0],
+        lambda x, i: F.embedding_bag(i[:, None], x[:, None])[:, 0],
+        lambda x, i: F.nll_loss(x.expand(2, -1), i, reduction="none").abs(),
+        lambda x, i: F.nll_loss(x.expand(2, -1), i, x.abs(), reduction="none").abs(),
+    ],
+)
+def test_in_a_program_an_index_neither_counts_from_the_end_nor_wraps_around(
+    read: Any, place: int
+) -> None:
+    values, index = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1, place])
+    result = calque.jit(read)(values.to("jax"), index.to("jax"))
+    assert result[0].item() == 1
+    assert result[1].isnan().item()
+
+
+@pytest.mark.parametrize("place", [-1, 3, 2**32 + 2])
+@pytest.mark.parametrize("options", [{"scale_grad_by_freq": True}, {"max_norm": 1.0}])
+def test_in_a_program_an_index_out_of_range_leaves_the_table_alone(
+    options: dict[str, Any], place: int
+) -> None:
+    def looked_up(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        rows = table.clone().requires_grad_()
+        F.embedding(index, rows, **options).nan_to_num().sum().backward()
+        assert rows.grad is not None
+        return torch.stack([rows.detach(), rows.grad])
+
+    table, index = torch.full((3, 2), 5.0), torch.tensor([0, 2, place])
+    found = calque.jit(looked_up)(table.to("jax"), index.to("jax"))
+    torch.testing.assert_close(found.cpu(), looked_up(table, index[:2]))
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])

@@ -15,7 +15,7 @@ from calque.federated.building_blocks import (
 )
 from calque.federated.closures import Closure
 from calque.federated.computation import Computation, PolymorphicComputation
-from calque.federated.errors import type_error
+from calque.federated.errors import innermost_origin, type_error
 from calque.federated.local_functions import Framework, compiled
 from calque.federated.packing import Packing, annotated_packing, packing_of
 from calque.federated.tracing import fresh, outside, scope, to_block
@@ -26,6 +26,8 @@ from calque.federated.types import (
     Type,
     walk,
 )
+
+_VALUE = f"{Value.__module__}.{Value.__qualname__}"
 
 
 @with_user_frames
@@ -150,18 +152,20 @@ def _trace(function: Any, packing: Packing) -> Computation:
 
 @contextmanager
 def _values_explained() -> Iterator[None]:
-    """A context manager that explains errors of functions, such as JAX's, that were passed a
-    `Value`.
+    """A context manager that replaces errors of functions, such as JAX's, that were passed a
+    `Value` and name its class.
     """
     try:
         yield
     except TypeError as error:
-        if Value.__name__ in str(error) and not isinstance(error, CalqueError):
-            error.add_note(
-                "A Value of a federated computation stands for arrays that do not exist yet.\n"
-                "Use Python operators, federated.* or a local function (federated.local)."
-            )
-        raise
+        if isinstance(error, CalqueError) or _VALUE not in str(error):
+            raise
+        raise type_error(
+            "a value of a federated computation is passed to a function of arrays",
+            "Use Python operators, federated.* or a local function (federated.local; for JAX, with "
+            "framework='jax').",
+            origin=innermost_origin(error),
+        ).with_traceback(error.__traceback__) from None
 
 
 def _compile(framework: Framework, function: object, packing: Packing) -> Computation:

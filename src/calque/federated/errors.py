@@ -1,6 +1,9 @@
 """The form of federated errors: the user's line, what is wrong, and a remedy."""
 
+import traceback
+
 from calque.errors import FederatedTypeError, Origin, user_origin
+from calque.errors.frames import is_library
 
 
 class FederatedFieldError(FederatedTypeError, AttributeError):
@@ -27,3 +30,10 @@ def type_error(
     place = f"{origin}: " if origin else ""
     stop = "" if what.endswith("^") else "."
     return kind(f"{place}{what}{stop}\n{remedy}")
+
+
+def innermost_origin(error: BaseException) -> Origin | None:
+    """Returns the innermost of the user's lines in an error's traceback; None if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not is_library(frame.filename)]
+    return Origin(own[-1].filename, own[-1].lineno or 0, own[-1].name) if own else None

@@ -1,13 +1,12 @@
 """Explains the errors of local functions that PyTorch and JAX raise."""
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import jax
 
-from calque.errors import CalqueError, Origin
-from calque.errors.frames import is_library
+from calque.errors import CalqueError
+from calque.federated.errors import innermost_origin
 
 _DESCRIPTIONS = {
     "torch": "PyTorch: its arguments are tensors. For a JAX function, pass framework='jax'.",
@@ -55,6 +54,5 @@ def explained(name: str, framework: str) -> Iterator[None]:
 
 def _line_of(error: BaseException) -> str:
     """Returns the user's line that raised an error, with a colon; nothing if there is none."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not is_library(frame.filename)]
-    return f"{Origin(own[-1].filename, own[-1].lineno or 0, own[-1].name)}: " if own else ""
+    origin = innermost_origin(error)
+    return f"{origin}: " if origin else ""

@@ -186,18 +186,33 @@ class PythonOperator:
             return StructType(tuple(zip(struct.names, parts, strict=True)), struct.container)
         if any(isinstance(t, SequenceType | FunctionType) for t in operands):
             raise self._error(operands)
+        if not all(self._can_hold_number(t) for t in operands):
+            raise self._error(operands)
         try:
             return _of_arrays(self, operands)
         except (TypeError, ValueError, IndexError, OverflowError) as error:
             raise self._error(operands) from error
 
+    def _can_hold_number(self, kind: Type) -> bool:
+        """Returns False if JAX would wrap the known integer around in the other operand's dtype."""
+        if self.known is None or self.name == "truediv" or not isinstance(kind, TensorType):
+            return True
+        number, dtype = self.known[2], np.dtype(kind.dtype)
+        if not isinstance(number, int) or dtype.kind not in "iu":
+            return True
+        limits = np.iinfo(dtype)
+        return limits.min <= number <= limits.max
+
     def _error(self, operands: tuple[Type, ...]) -> Exception:
         shown = [str(t) for t in operands]
         if self.known:
             shown.insert(0 if self.known[0] else 1, repr(self.known[2]))
+        fits = all(map(self._can_hold_number, operands))
         return type_error(
             f"the operator {self.name!r} cannot be applied to {' and '.join(shown)}",
-            "Use tensors whose shapes broadcast, or structs of them with the same fields.",
+            "Use tensors whose shapes broadcast, or structs of them with the same fields."
+            if fits
+            else "The dtype cannot hold that number: convert to a wider dtype in a local function.",
             origin=self.origin,
         )
 

@@ -145,18 +145,24 @@ class Value:
             "Decide in a local function: jax.numpy.where, torch.where",
         )
 
-    def __float__(self) -> NoReturn:
-        _refuse(self, "is converted to a number", "Compute with the value itself")
+    def __float__(self, *digits: object) -> NoReturn:
+        remedy = "Compute with the value itself, or in a local function (federated.local)"
+        _refuse(self, "is converted to a number", remedy)
 
     __int__: Callable[..., NoReturn] = __float__
     __index__: Callable[..., NoReturn] = __float__
     __complex__: Callable[..., NoReturn] = __float__
+    __round__: Callable[..., NoReturn] = __float__
+    __trunc__: Callable[..., NoReturn] = __float__
 
     def __copy__(self) -> "Value":
         return self
 
     def __deepcopy__(self, memo: object) -> "Value":
         return self
+
+    def __reduce__(self) -> str:
+        _refuse(self, "is pickled", "Pickle arrays, such as the results of a call")
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         _refuse(self, "is converted to an array", _NUMPY)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from calque.ops.index.index_bounds import positions, take
 from calque.ops.table.helpers import maximum
 from calque.ops.table.linear_resample import widened
 from calque.ops.table.promotion import type_name
@@ -18,7 +19,7 @@ SUM, MEAN, MAX = 0, 1, 2
 
 def rows(table: Array, indices: Array) -> Array:
     """Returns the rows of a table at indices, NaN for an index out of range."""
-    return table.at[indices].get(mode="fill", wrap_negative_indices=False)
+    return take(table, positions(indices, table.shape[0]))
 
 
 def _check_indices(indices: Array) -> None:
@@ -75,20 +76,24 @@ def embedding_dense_backward(
 
 def _frequency(at: Array, count: int) -> Array:
     """Returns how often each index occurs."""
-    times = jnp.zeros((count,), np.int32).at[at].add(1, mode="drop")
+    at = positions(at, count)
+    zeros = jnp.zeros((count,), np.int32)
+    times = zeros.at[at].add(1, mode="drop", wrap_negative_indices=False)
     return jnp.maximum(times.at[at].get(mode="fill", fill_value=1), 1)
 
 
 def add_rows(at: Array, values: Array, count: int) -> Array:
     """Adds values into `count` rows of zeros; drops indices out of range."""
     zeros = jnp.zeros((count, *values.shape[1:]), values.dtype)
-    return zeros.at[at].add(values, mode="drop", wrap_negative_indices=False)
+    return zeros.at[positions(at, count)].add(values, mode="drop", wrap_negative_indices=False)
 
 
 @op("embedding_renorm")
 def embedding_renorm(self: Array, indices: Array, max_norm: float, norm_type: float) -> Array:
     """Returns the table with the rows in use scaled down to a norm."""
-    used = jnp.zeros((self.shape[0],), bool).at[indices.reshape(-1)].set(True, mode="drop")
+    at = positions(indices.reshape(-1), self.shape[0])
+    none = jnp.zeros((self.shape[0],), bool)
+    used = none.at[at].set(True, mode="drop", wrap_negative_indices=False)
     wide = widened(self)
     if norm_type == np.inf:
         norms = maximum(jnp.abs(wide), (1,))

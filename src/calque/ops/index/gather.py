@@ -90,9 +90,8 @@ def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Ar
     if index.size == 0:
         return jnp.zeros(shape, self.dtype)
     source = source[tuple(slice(None if a == dim else n) for a, n in enumerate(index.shape))]
-    # Unsigned, so that negative indices are out of range instead of counting from the end.
     where = positions(index, source.shape[dim])
-    where = where.astype(jnp.uint32 if where.dtype == jnp.int32 else jnp.uint64)
+    where = jnp.where(where < 0, source.shape[dim], where)  # JAX would count from the end
     return jnp.take_along_axis(source, where, axis=dim, mode="fill").reshape(shape)
 
 

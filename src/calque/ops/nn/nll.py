@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops.index.index_bounds import positions, take
 from calque.ops.nn.loss import MEAN, NONE
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.promotion import BOOL, COMPLEX, INT, is_float, is_integral, type_name
@@ -46,7 +47,7 @@ def _label_weights(x: Array, target: Array, weight: Array | None, ignore: int) -
     counted = target != ignore
     if weight is None:
         return counted.astype(x.dtype)
-    taken = weight.at[target].get(mode="fill", wrap_negative_indices=False)
+    taken = take(weight, positions(target, weight.shape[0]))
     return jnp.where(counted, taken, 0)
 
 
@@ -57,7 +58,7 @@ def _forward(
     _check(x, target, weight, axis)
     target = target.reshape(x.shape[:axis] + x.shape[axis + 1 :])
     counted = target != ignore
-    label = jnp.where(counted, target, 0)
+    label = positions(jnp.where(counted, target, 0), x.shape[axis])
     label = jnp.where(label < 0, x.shape[axis], label)
     picked = jnp.take_along_axis(x, jnp.expand_dims(label, axis), axis=axis, mode="fill")
     picked = jnp.squeeze(picked, axis)

@@ -163,6 +163,24 @@ def types_of_numbers(x, jit):
         yield run(x)
 
 
+@program(3)
+def a_cache_that_the_function_clears_and_fills(x, jit):
+    w = torch.ones(2, device=x.device, requires_grad=True)
+    s = SimpleNamespace(cache={}, factor=w)
+
+    def step(x):
+        before = s.cache["prior"].scale.detach() if s.cache else 0.0
+        s.cache = {}
+        s.cache["prior"] = SimpleNamespace(scale=s.factor.square().sum() * x.sum())
+        return x * s.cache["prior"].scale + before
+
+    run = jit(step)
+    for i in range(6):
+        yield run(x).detach(), s.cache["prior"].scale.detach()
+        if i == 4:
+            s.cache["prior"].scale = x.sum() * 3
+
+
 def _all(make, device, jit):
     x = torch.tensor([0.5, -1.0], device=device)
     return [describe(found) for found in make(x, jit)]

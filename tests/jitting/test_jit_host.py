@@ -242,6 +242,24 @@ def test_distributions_do_not_look_at_values_unless_asked(monkeypatch):
         torch.distributions.Categorical(logits=x * float("nan"))
 
 
+def test_code_of_a_distribution_may_read_whether_it_validates(monkeypatch):
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+    class Positive(torch.distributions.Normal):
+        def log_prob(self, value):
+            if self._validate_args:
+                self._validate_sample(value)
+            return super().log_prob(value)
+
+    @calque.jit
+    def run(x):
+        return Positive(x, 1.0).log_prob(x)
+
+    for _ in range(3):
+        run(torch.ones(2, device="jax"))
+    assert run.compilations == 1
+
+
 WRITES = {
     "item": lambda c: c.__setitem__(0, 5.0),
     "view": lambda c: c[:1].add_(1),

@@ -82,7 +82,7 @@ def exchanged(
     places: tuple[Place, ...], snapshot: Snapshot, changed: set[Place], kept: Container[int]
 ) -> Iterator[Rebound]:
     """Yields the replaced variables that a trace has found, except those in `changed` (pairs of a
-    row's id and a key).
+    row's id and a key), of which it yields what their containers hold.
 
     Yields none if the program may compare tensors by identity.
 
@@ -95,15 +95,18 @@ def exchanged(
     rows: dict[int, list[Row]] = {}
     for row in snapshot.rows.values():
         rows.setdefault(id(row.owner), []).append(row)
-    stack = [(row, key) for owner, key in places for row in rows.get(id(owner), ())]
+    stack = [(row, key, False) for owner, key in places for row in rows.get(id(owner), ())]
     seen: set[Place] = set()
     while stack and len(seen) < _MOST_BELOW:
-        row, key = stack.pop()
+        row, key, is_left = stack.pop()  # whether a container that the program replaces holds it
         value: Any = row.before.get(key)
-        if (id(row), key) in seen or changed & {(id(row), key), (id(row), None)}:
+        if (id(row), key) in seen:
             continue
         seen.add((id(row), key))
-        if _is_plain(value):
+        is_changed = not changed.isdisjoint(((id(row), key), (id(row), None)))
+        if is_changed and not _is_container(value):
+            continue
+        if _is_plain(value) or (is_left and is_tensor(value)):
             yield Rebound(row, key, [value], None, [], None)
         elif _is_of_tensors(value):
             leaves = trees.tensors_in(value)
@@ -114,7 +117,7 @@ def exchanged(
             below = [
                 one for owner in owners if owner is not None for one in rows.get(id(owner), ())
             ]
-            stack += [(one, name) for one in below for name in one.before]
+            stack += [(one, name, is_left or is_changed) for one in below for name in one.before]
 
 
 def compares_tensors(snapshot: Snapshot) -> bool:

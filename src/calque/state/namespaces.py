@@ -80,15 +80,18 @@ class Namespaces:
 
     # Recording ------------------------------------------------------------------------------------
 
-    def hold(self, held: dict[str, Any], path: Path, key: Any, everything: bool = False) -> None:
-        """Record the relevant names of a namespace.
-
-        Args:
-            everything: whether all its names are relevant.
-        """
+    def hold(
+        self,
+        held: dict[str, Any],
+        path: Path,
+        key: Any,
+        everything: bool = False,
+        kind: type[NamedRow] = NamedRow,
+    ) -> None:
+        """Record the relevant names of a namespace, or everything, in a row of a given kind."""
         if key in self._snapshot.rows:
             return
-        row = NamedRow(held, path, self._everything if everything else self.words)
+        row = kind(held, path, self._everything if everything else self.words)
         self._snapshot.hold(row, key)
         self._rows.append(row)
         if not path.foreign:

@@ -15,8 +15,15 @@ from calque.state.lookups import looks_names_up, registered
 from calque.state.ownership import Owner, home_of_class, owner_of_class
 from calque.state.patched import functional_of
 from calque.state.paths import Path
-from calque.state.rows import AttributeRow, StateRow, set_attribute
+from calque.state.rows import (
+    AttributeRow,
+    NamedRow,
+    StateRow,
+    TracedDefaultsRow,
+    set_attribute,
+)
 from calque.state.values import instance_dict
+from calque.upstream.torch_internals import Distribution
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
@@ -74,7 +81,8 @@ def _hold_librarys_class(snapshot: "Snapshot", kind: type) -> None:
     if kind.__flags__ & _IMMUTABLE:
         return
     path = Path(kind.__name__, foreign=True)
-    snapshot.namespaces.hold(vars(kind), path, ("c", id(kind)))  # pyright: ignore[reportArgumentType]
+    row = TracedDefaultsRow if kind is Distribution else NamedRow
+    snapshot.namespaces.hold(vars(kind), path, ("c", id(kind)), kind=row)  # pyright: ignore[reportArgumentType]
 
 
 def _keep_functions(snapshot: "Snapshot", kind: type) -> None:

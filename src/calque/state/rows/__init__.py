@@ -30,6 +30,7 @@ from calque.state.rows.dicts import (
     InstanceRow,
     LibraryClassRow,
     NamedRow,
+    TracedDefaultsRow,
     is_own_hook,
 )
 from calque.state.rows.row import Row
@@ -53,6 +54,7 @@ __all__ = [
     "SlotsRow",
     "StateRow",
     "TensorHooksRow",
+    "TracedDefaultsRow",
     "function_row",
     "is_made_in_python",
     "is_own_hook",

@@ -57,6 +57,7 @@ class InstanceRow(DictRow):
         super().__init__(vars(owner), path, attribute)
 
 
+_VALIDATES = "_validate_args"
 _COMPILERS = ("torch._functorch.", "torch._dynamo.", "torch.export.", "torch._export.")
 
 
@@ -157,6 +158,21 @@ class LibraryClassRow(ClassRow):
 
     def items(self) -> dict[Any, Any]:
         return NamedRow.items(self)
+
+
+class TracedDefaultsRow(NamedRow):
+    """Some attributes of a class of PyTorch, without a default that every trace sets.
+
+    A trace switches the validation of distributions off, whatever the program has chosen.
+    """
+
+    __slots__ = ()
+
+    def items(self) -> dict[Any, Any]:
+        return {name: value for name, value in super().items().items() if name != _VALIDATES}
+
+    def get(self, key: Any) -> Any:
+        return MISSING if key == _VALIDATES else super().get(key)
 
 
 def _is_special(name: str, value: object) -> bool:

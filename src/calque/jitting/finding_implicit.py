@@ -96,8 +96,9 @@ class ImplicitFinder:
             self.free.append((place.holder, place.key))
             self._add(HeldIn(place), place.before)
         self._find_gradients(counts)
-        if self.found and compares_tensors(self._state.snapshot):
-            free = given.union(id(one) for _, tensors in self.found for one in tensors)
+        implicit = [one for _, tensors in self.found for one in tensors]
+        if self.found and compares_tensors(self._state.snapshot, implicit):
+            free = given.union(map(id, implicit))
             self.others = {key: one for key, one in found.items() if key not in free}
         self._state.freed.clear()
 
@@ -135,7 +136,7 @@ class ImplicitFinder:
         """
         snapshot = self._state.snapshot
         names = "grad" in snapshot.namespaces.own_words or snapshot.namespaces.computes("grad")
-        return names and compares_tensors(snapshot)
+        return names and compares_tensors(snapshot, self._known.gradients().values())
 
     def moved(self, cell: Cell) -> list[tuple[Tensor, int | None]]:
         """Note gradients from before the trace that the program reads, or that outlive it.

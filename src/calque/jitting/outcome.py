@@ -226,12 +226,15 @@ class Outcome:
             trace.leaves,
             trace.own_containers,
             trace.own_tensors,
+            trace.stand_ins,
         )
         trace.arguments.check_apart(trace.state.snapshot.tensors.values())
         changed = trace.state.keys_changed(rebound)
         kept = trace.state.kept_by_calls() if trace.exchanged else ()
         trace.state.freed += exchanged(trace.exchanged, trace.state.snapshot, changed, kept)
         trace.implicit.find(rebound, self._reached())
+        if trace.apart is not None:
+            trace.apart.places = trace.implicit.free
         trace.arguments.check_separable(trace.lifting.written.keys())
         self._note_implicit()
         describer = Describer(

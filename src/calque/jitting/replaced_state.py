@@ -1,7 +1,7 @@
 """State variables whose tensor is replaced between calls by code outside the function."""
 
 import dis
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -103,11 +103,11 @@ def exchanged(
         if (id(row), key) in seen or changed & {(id(row), key), (id(row), None)}:
             continue
         seen.add((id(row), key))
-        if _is_plain(value):
+        if _is_plain(value) and not snapshot.tells((value,)):
             yield Rebound(row, key, [value], None, [], None)
         elif _is_of_tensors(value):
             leaves = trees.tensors_in(value)
-            if leaves is not None and id(value) not in kept:
+            if leaves is not None and id(value) not in kept and not snapshot.tells(leaves[0]):
                 yield Rebound(row, key, *leaves, [], None)
         elif _is_container(value):
             owners = (value, instance_dict(value))
@@ -117,9 +117,13 @@ def exchanged(
             stack += [(one, name) for one in below for name in one.before]
 
 
-def compares_tensors(snapshot: Snapshot) -> bool:
-    """Returns True if the program may tell by comparing it with others which tensor it has."""
-    return snapshot.compares_objects or _has_keys(snapshot)
+def compares_tensors(snapshot: Snapshot, tensors: Iterable[Any] = ()) -> bool:
+    """Returns True if the program may tell by comparing it with others which tensor it has.
+
+    Args:
+        tensors: those that may differ in each call.
+    """
+    return snapshot.compares_objects or snapshot.tells(tensors) or _has_keys(snapshot)
 
 
 def _has_keys(snapshot: Snapshot) -> bool:

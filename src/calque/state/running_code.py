@@ -38,6 +38,7 @@ class RunningCode:
         in_steps, outside: the code that has run in the steps of optimizers, and outside.
         compares_objects: whether the user's code compares objects by identity.
         asks_identity: whether it reads the identity of objects.
+        told: the ids of tensors that it has looked up in sets and dicts.
     """
 
     def __init__(self, snapshot: "Snapshot") -> None:
@@ -46,6 +47,7 @@ class RunningCode:
         self.outside: set[types.CodeType] = set()
         self.compares_objects: bool = False
         self.asks_identity: bool = False
+        self.told: set[int] = set()
         self._snapshot = snapshot
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()

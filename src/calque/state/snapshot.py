@@ -190,6 +190,13 @@ class Snapshot:
         """Returns True if the user's code reads the identity of an object."""
         return self.code.asks_identity
 
+    def tells(self, tensors: Iterable[Any]) -> bool:
+        """Returns True if code that is not PyTorch's has looked up one of these tensors in a set
+        or dict.
+        """
+        told = self.code.told
+        return bool(told) and any(id(tensor) in told for tensor in tensors)
+
     def enter(
         self,
         code: types.CodeType,

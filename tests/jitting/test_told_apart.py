@@ -149,3 +149,82 @@ def test_a_program_that_looks_up_a_replaced_tensor_is_traced_once() -> None:
     for i in range(6):
         assert step(torch.full((2,), float(i), device="jax")).tolist() == [2 * i, 2 * i]
     assert step.history == ["first call"]
+
+
+def is_known(tensor: Any, known: set[int]) -> bool:
+    return id(tensor) in known
+
+
+def found_by_id(x: Tensor, known: set[int]) -> Tensor:
+    return x * (2 if is_known(x, known) else 3)
+
+
+def found_by_ids(x: Tensor, known: set[int]) -> Tensor:
+    return x * (3 - len(known.intersection(map(id, [x]))))
+
+
+def noted_by_id(x: Tensor, known: set[int]) -> Tensor:
+    if id(x) in known:
+        return x * 2
+    known.add(id(x))
+    return x * 3
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+@pytest.mark.parametrize("look_up", [found_by_id, found_by_ids, noted_by_id])
+def test_an_argument_whose_id_the_state_holds(look_up: Callable[..., Tensor]) -> None:
+    seen = []
+    for device in ("cpu", "jax"):
+        tensors = [torch.full((2,), float(i), device=device) for i in range(4)]
+        known = {id(tensors[0])}
+
+        def step(x: Tensor, known: set[int] = known) -> Tensor:
+            return look_up(x, known)
+
+        run = step if device == "cpu" else calque.jit(step)
+        found = [run(tensors[i]).tolist() for i in (0, 0, 1, 1, 2, 0, 3, 2, 1)]
+        seen.append((found, [id(one) in known for one in tensors]))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+@pytest.mark.parametrize("order", ["aab", "abab", "aabba"])
+def test_a_gradient_whose_id_a_function_asks_for_in_another(order: str) -> None:
+    seen = []
+    for device in ("cpu", "jax"):
+        weight = torch.nn.Parameter(torch.ones(2, device=device))
+        gradients = {name: torch.ones(2, device=device) for name in "ab"}
+        known = {id(gradients["a"])}
+
+        def step(x: Tensor, weight: Tensor = weight, known: set[int] = known) -> Tensor:
+            return x * (2 if is_known(weight.grad, known) else 3)
+
+        run, found = step if device == "cpu" else calque.jit(step), []
+        for name in order:
+            weight.grad = gradients[name]
+            found.append(run(torch.ones(2, device=device)).tolist())
+        seen.append(found)
+    assert seen[0] == seen[1]
+
+
+def test_arguments_whose_ids_are_used_in_one_call_cost_no_trace() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device="jax"))
+    momenta: dict[int, Tensor] = {id(weight): torch.zeros(2, device="jax")}
+    state = SimpleNamespace(hidden=torch.zeros(2, device="jax"))
+
+    @calque.jit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        total = sum({id(one): one for one in (x, y)}.values())
+        loss = (weight * total + state.hidden).square().sum()
+        loss.backward()
+        gradient: Any = weight.grad
+        with torch.no_grad():
+            momenta[id(weight)].mul_(0.9).add_(gradient)
+            weight.sub_(0.1 * momenta[id(weight)])
+        weight.grad = None
+        return loss.detach()
+
+    for _ in range(6):
+        step(torch.ones(2, device="jax"), torch.ones(2, device="jax"))
+        state.hidden = state.hidden + 1
+    assert len(step.history) == 2

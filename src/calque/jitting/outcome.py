@@ -15,6 +15,7 @@ from calque.jitting.backward_effects import BackwardEffects
 from calque.jitting.effects import Rebound
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
+from calque.jitting.kept_ids import kept_ids
 from calque.jitting.made_modules import check_gradients_reach, made_here
 from calque.jitting.object_results import (
     classes_created_again,
@@ -191,6 +192,7 @@ class Outcome:
         trace.known.forget_aliases(reached)
         flags = trace.known.undo_data(reached)
         recording.modes = trace.modes.changed()
+        recording.kept_ids = kept_ids(trace.state, trace.leaves, trace.stand_ins, leaves)
         rebound = trace.state.collect(leaves)
         describer = self._describer(rebound)
         recording.gradients = self._describe_gradients(describer)

@@ -90,7 +90,7 @@ def exchanged(
         kept: the ids of the objects that each call returns or stores, so that no tuple may replace
             them.
     """
-    if not places or snapshot.asks_identity or compares_tensors(snapshot):
+    if not places or compares_tensors(snapshot):
         return
     rows: dict[int, list[Row]] = {}
     for row in snapshot.rows.values():
@@ -103,7 +103,9 @@ def exchanged(
         if (id(row), key) in seen or changed & {(id(row), key), (id(row), None)}:
             continue
         seen.add((id(row), key))
-        if _is_plain(value) and not snapshot.tells((value,)):
+        if snapshot.tells((value,)):
+            continue
+        if _is_plain(value):
             yield Rebound(row, key, [value], None, [], None)
         elif _is_of_tensors(value):
             leaves = trees.tensors_in(value)
@@ -139,8 +141,8 @@ def _has_keys(snapshot: Snapshot) -> bool:
 
 
 def asks_which_gradient(snapshot: Snapshot) -> bool:
-    """Returns True if the user's code calls `id` with a gradient."""
-    codes = snapshot.codes.items() if snapshot.asks_identity else ()
+    """Returns True if the user's code calls `id` with a gradient, where calls are not seen."""
+    codes = snapshot.codes.items() if snapshot.identifies_any else ()
     return any(owner is Owner.USER and _asks_id(code, "grad") for code, owner in codes)
 
 

@@ -183,7 +183,18 @@ class Snapshot:
     @property
     def compares_objects(self) -> bool:
         """Returns True if the user's code compares two values by identity."""
-        return self.code.compares_objects
+        return self.code.compares_objects or self.identifies_any
+
+    @property
+    def identifies_any(self) -> bool:
+        """Returns True if the user's code may have asked for the identity of any object."""
+        unseen = self.namespaces.interception.stopped or self.code.hashes
+        return self.asks_identity and unseen
+
+    def identifies(self, values: Iterable[Any]) -> bool:
+        """Returns True if the user's code may have asked for the identity of one of these."""
+        identified = self.namespaces.interception.identified
+        return self.identifies_any or any(id(value) in identified for value in values)
 
     @property
     def asks_identity(self) -> bool:
@@ -192,9 +203,9 @@ class Snapshot:
 
     def tells(self, tensors: Iterable[Any]) -> bool:
         """Returns True if code that is not PyTorch's has looked up one of these tensors in a set
-        or dict.
+        or dict, or has asked for its identity.
         """
-        told = self.code.told
+        told = self.code.told | self.namespaces.interception.identified
         return bool(told) and any(id(tensor) in told for tensor in tensors)
 
     def enter(

@@ -228,3 +228,40 @@ def test_arguments_whose_ids_are_used_in_one_call_cost_no_trace() -> None:
         step(torch.ones(2, device="jax"), torch.ones(2, device="jax"))
         state.hidden = state.hidden + 1
     assert len(step.history) == 2
+
+
+def counted_by_id(one: Any, counts: dict[int, int]) -> int:
+    counts[id(one)] = counts.get(id(one), 0) + 1
+    return counts[id(one)]
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+@pytest.mark.parametrize("kind", ["list", "dict", "tuple", "object"])
+def test_a_container_whose_id_the_function_keeps(kind: str) -> None:
+    (made, tensor_of), seen = HELD[kind], []
+    for device in ("cpu", "jax"):
+        counts: dict[int, int] = {}
+
+        def step(one: Any, counts: dict[int, int] = counts) -> Tensor:
+            return tensor_of(one) * counted_by_id(one, counts)
+
+        run = step if device == "cpu" else calque.jit(step)
+        held = {name: made(torch.ones(2, device=device)) for name in "ab"}
+        found = [run(held[name]).tolist() for name in "aabbaab"]
+        seen.append((found, [counts[id(one)] for one in held.values()]))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("name", ["is", "helper"])
+@pytest.mark.parametrize("kind", ["list", "dict", "tuple", "object"])
+def test_two_arguments_that_are_one(kind: str, name: str) -> None:
+    (made, tensor_of), compared, seen = HELD[kind], OF_OBJECTS[name], []
+    for device in ("cpu", "jax"):
+
+        def step(one: Any, other: Any) -> Tensor:
+            return tensor_of(one) * compared(one, other)
+
+        run = step if device == "cpu" else calque.jit(step)
+        a, b = (made(torch.ones(2, device=device)) for _ in range(2))
+        seen.append([run(*pair).tolist() for pair in ((a, b), (a, a), (b, b), (b, a), (a, a))])
+    assert seen[0] == seen[1]

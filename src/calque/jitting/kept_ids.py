@@ -1,14 +1,15 @@
 """Ids of arguments that code looks up in the state, or keeps there (`id(x) in self.seen`).
 
-The tensors of each call have other ids. As long as no number in the state is one of them, a program
+The tensors and containers of each call have other ids. As long as no number in the state is one of them, a program
 serves all of them: what it does with the ids in the call itself tells which arguments are the same,
 and that is guarded in any case.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from calque.jitting.python_effects import PythonState
+from calque.jitting.state_arguments import Overlap, Steps, containers, overlapping
 from calque.state import MISSING, Snapshot
 from calque.state.contents import elements_of
 from calque.state.values import SCALARS, instance_dict
@@ -22,18 +23,22 @@ class KeptIds:
 
     Args:
         indexes: the arguments.
+        places: the paths to containers among them.
         held: the large numbers in the state.
     """
 
     guarded = "ids of arguments"
 
-    def __init__(self, indexes: list[int], held: frozenset[int]) -> None:
+    def __init__(self, indexes: list[int], places: Collection[Steps], held: frozenset[int]) -> None:
         self._indexes = indexes
+        self._places = places
         self._held = held
 
     def holds_for(self, leaves: list[Any], given: object) -> bool:
         """Returns True if the state holds none of the ids."""
-        return not any(id(leaves[index]) in self._held for index in self._indexes)
+        if any(id(leaves[index]) in self._held for index in self._indexes):
+            return False
+        return not (self._places and overlapping(given, self._held))
 
     def why(self) -> str:
         """Returns what differs."""
@@ -41,7 +46,12 @@ class KeptIds:
 
 
 def kept_ids(
-    state: PythonState, leaves: list[Any], stand_ins: list[Any], returned: Iterable[Any]
+    state: PythonState,
+    leaves: list[Any],
+    stand_ins: list[Any],
+    given: object,
+    own: Collection[Steps],
+    returned: Iterable[Any],
 ) -> KeptIds | None:
     """Returns the guard, before the changes of the state are undone; None if none is needed.
 
@@ -50,21 +60,31 @@ def kept_ids(
     Args:
         leaves: the arguments.
         stand_ins: what the function gets in place of them.
+        given: the call's (args, kwargs), if they are known.
+        own: the paths to containers that the function gets as they are.
         returned: what it returns.
+
+    Raises:
+        Overlap: the function has to get more containers as they are.
     """
     snapshot = state.snapshot
     if not snapshot.asks_identity:
         return None
     asked = [i for i, one in enumerate(leaves) if snapshot.identifies((one, stand_ins[i]))]
-    if not asked:
+    passed = {} if given is None else dict(containers(given))
+    rebuilt = {key: steps for key, steps in state.given.items() if steps in passed}
+    rebuilt = {key: steps for key, steps in rebuilt.items() if snapshot.has_identified(key)}
+    if not asked and not rebuilt:
         return None
-    held = frozenset(_numbers(_held(snapshot), {}))
-    known = snapshot.known
-    ids = {id(one) for i in asked for one in (leaves[i], stand_ins[i])}
+    held, places = frozenset(_numbers(_held(snapshot), {})), frozenset(rebuilt.values())
     new = (v for row, now in snapshot.changed() for v in _new(row.before, now))
-    if not ids.isdisjoint(held) or any(n in ids for n in _numbers((*new, *returned), known)):
+    kept = held.union(_numbers((*new, *returned), snapshot.known))
+    found = {steps for key, steps in rebuilt.items() if key in kept or id(passed[steps]) in held}
+    if not found <= frozenset(own):
+        raise Overlap(found)
+    if any(id(one) in kept for i in asked for one in (leaves[i], stand_ins[i])):
         state.unrepeatable.append("the id of an argument is in the state or the result")
-    return KeptIds(asked, held)
+    return KeptIds(asked, places, held)
 
 
 def _held(snapshot: Snapshot) -> Iterator[Any]:

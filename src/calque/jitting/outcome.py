@@ -192,7 +192,8 @@ class Outcome:
         trace.known.forget_aliases(reached)
         flags = trace.known.undo_data(reached)
         recording.modes = trace.modes.changed()
-        recording.kept_ids = kept_ids(trace.state, trace.leaves, trace.stand_ins, leaves)
+        passed = trace.leaves, trace.stand_ins, trace.given, trace.own_containers
+        recording.kept_ids = kept_ids(trace.state, *passed, leaves)
         rebound = trace.state.collect(leaves)
         describer = self._describer(rebound)
         recording.gradients = self._describe_gradients(describer)

@@ -193,8 +193,11 @@ class Snapshot:
 
     def identifies(self, values: Iterable[Any]) -> bool:
         """Returns True if the user's code may have asked for the identity of one of these."""
-        identified = self.namespaces.interception.identified
-        return self.identifies_any or any(id(value) in identified for value in values)
+        return any(self.has_identified(id(value)) for value in values)
+
+    def has_identified(self, key: int) -> bool:
+        """Returns True if the user's code may have got this number from `id`."""
+        return self.identifies_any or key in self.namespaces.interception.identified
 
     @property
     def asks_identity(self) -> bool:

@@ -1,8 +1,8 @@
 """Ids of arguments that code looks up in the state, or keeps there (`id(x) in self.seen`).
 
-The tensors and containers of each call have other ids. As long as no number in the state is one of them, a program
-serves all of them: what it does with the ids in the call itself tells which arguments are the same,
-and that is guarded in any case.
+The tensors and containers of each call have other ids. As long as no number in the state is one of
+them, a program serves all of them: what it does with the ids in the call itself tells which
+arguments are the same, and that is guarded in any case.
 """
 
 from collections.abc import Collection, Iterable, Iterator

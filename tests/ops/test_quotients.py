@@ -1,5 +1,7 @@
 """Integer division by zero raises like the CPU, where a value is there to look at."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -67,3 +69,30 @@ def test_a_half_by_a_single_divisor_is_rounded_once(mode: str, dtype: torch.dtyp
 
 def on_device(value: float | torch.Tensor) -> float | torch.Tensor:
     return value.to("jax") if isinstance(value, torch.Tensor) else value
+
+
+DIVISIONS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "floordiv": lambda x, n: x // n,
+    "mod": lambda x, n: x % n,
+    "reflected": lambda x, n: n % x,
+    "trunc": lambda x, n: torch.div(x, n, rounding_mode="trunc"),
+    "floor": lambda x, n: torch.div(x, n, rounding_mode="floor"),
+    "fmod": torch.fmod,
+    "remainder": torch.remainder,
+    "in place": lambda x, n: x.clone().remainder_(n),
+    "made on the host": lambda x, n: torch.floor_divide(x, torch.tensor(n)),
+}
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_a_program_does_not_divide_integers_by_the_number_zero(name: str) -> None:
+    divide, seen = DIVISIONS[name], []
+    for device, run in (("cpu", divide), ("jax", calque.jit(divide))):
+        found, x = [], torch.tensor([4, 5], device=device)
+        for n in (3, 0, 2, 0):
+            try:
+                found.append(run(x, n).tolist())
+            except RuntimeError as error:
+                found.append(str(error))
+        seen.append(found)
+    assert seen[0] == seen[1]

@@ -25,6 +25,7 @@ from calque.program.gradients.graph_boundary import is_hooked
 from calque.program.results import Existing, OwnTensor
 from calque.program.trees import is_tensor
 from calque.state import ATOMIC, Row
+from calque.state.contents import nested
 
 Tensor = torch.Tensor
 
@@ -86,8 +87,7 @@ class ImplicitFinder:
         found = {key: one for key, one in tensors.items() if key not in hidden and is_tensor(one)}
         counts = Counter(map(cell_of, found.values()))
         # By `id`, code may find what is known of a tensor in places that nothing compares.
-        asks = self._state.snapshot.asks_identity
-        places = [] if asks else [*rebound, *self._state.freed]
+        places = [p for p in (*rebound, *self._state.freed) if not self._is_identified(p)]
         held = self._held() if places else Counter()
         # What another variable holds, too, may differ only if that variable may.
         while (may := self._free_of(places, held, counts)) != places:
@@ -96,10 +96,16 @@ class ImplicitFinder:
             self.free.append((place.holder, place.key))
             self._add(HeldIn(place), place.before)
         self._find_gradients(counts)
-        if self.found and compares_tensors(self._state.snapshot):
-            free = given.union(id(one) for _, tensors in self.found for one in tensors)
+        implicit = [one for _, tensors in self.found for one in tensors]
+        if self.found and compares_tensors(self._state.snapshot, implicit):
+            free = given.union(map(id, implicit))
             self.others = {key: one for key, one in found.items() if key not in free}
         self._state.freed.clear()
+
+    def _is_identified(self, place: Rebound) -> bool:
+        """Returns True if code has asked for the id of what a variable held."""
+        value = place.holder.before[place.key]
+        return self._state.snapshot.identifies((value, *place.before, *nested(value)))
 
     def _may_differ(self, place: Rebound, counts: Counter[Cell]) -> bool:
         tensors = [t for t in place.before if is_tensor(t)]
@@ -135,7 +141,7 @@ class ImplicitFinder:
         """
         snapshot = self._state.snapshot
         names = "grad" in snapshot.namespaces.own_words or snapshot.namespaces.computes("grad")
-        return names and compares_tensors(snapshot)
+        return names and compares_tensors(snapshot, self._known.gradients().values())
 
     def moved(self, cell: Cell) -> list[tuple[Tensor, int | None]]:
         """Note gradients from before the trace that the program reads, or that outlive it.
@@ -159,7 +165,8 @@ class ImplicitFinder:
             self._add(GradientAmongArguments(target, index, is_argument), [])
             if is_argument:
                 return index
-        if self._asks_which or is_among or cell in self._elsewhere or vars(gradient):
+        asks = self._asks_which or self._state.snapshot.identifies((gradient,))
+        if asks or is_among or cell in self._elsewhere or vars(gradient):
             self.fixed.append((tensor, gradient))
             return None
         index = self._add(GradientOf(target), [gradient])

@@ -84,14 +84,18 @@ class Distinct:
         kinds = (*opened, dict, list, set)
         self._known = {key: _reference(one) for key, one in known.items() if type(one) in kinds}
 
-    def shared(self, given: object) -> set[type]:
+    def shared(self, given: object, now: list[Any] | None = None) -> set[type]:
         """Returns the classes of the objects among a call's (args, kwargs) that also belong to the
         state.
+
+        Args:
+            now: what variables hold that may hold others in each call.
         """
         known, found = self._known, set()
+        exchanged = {id(one) for one, _ in objects_in(now, self._opened)} if now else ()
         for one, kind in objects_in(given, self._opened):
             held = known.get(id(one))
-            if held is not None and held() is one:
+            if (held is not None and held() is one) or id(one) in exchanged:
                 found.add(kind)
         return found
 

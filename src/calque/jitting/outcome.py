@@ -15,6 +15,7 @@ from calque.jitting.backward_effects import BackwardEffects
 from calque.jitting.effects import Rebound
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
+from calque.jitting.kept_ids import kept_ids
 from calque.jitting.made_modules import check_gradients_reach, made_here
 from calque.jitting.object_results import (
     classes_created_again,
@@ -191,6 +192,8 @@ class Outcome:
         trace.known.forget_aliases(reached)
         flags = trace.known.undo_data(reached)
         recording.modes = trace.modes.changed()
+        passed = trace.leaves, trace.stand_ins, trace.given, trace.own_containers
+        recording.kept_ids = kept_ids(trace.state, *passed, leaves)
         rebound = trace.state.collect(leaves)
         describer = self._describer(rebound)
         recording.gradients = self._describe_gradients(describer)
@@ -226,12 +229,15 @@ class Outcome:
             trace.leaves,
             trace.own_containers,
             trace.own_tensors,
+            trace.stand_ins,
         )
         trace.arguments.check_apart(trace.state.snapshot.tensors.values())
         changed = trace.state.keys_changed(rebound)
         kept = trace.state.kept_by_calls() if trace.exchanged else ()
         trace.state.freed += exchanged(trace.exchanged, trace.state.snapshot, changed, kept)
         trace.implicit.find(rebound, self._reached())
+        if trace.apart is not None:
+            trace.apart.places = trace.implicit.free
         trace.arguments.check_separable(trace.lifting.written.keys())
         self._note_implicit()
         describer = Describer(

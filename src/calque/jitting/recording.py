@@ -55,6 +55,7 @@ class TraceRecording:
         checks: the requested checks of values, and those of assumed values.
         guards: conditions for the program to serve a call.
         call_guards: conditions on the arguments, and on arguments and state together.
+        kept_ids: the one on the ids of arguments; None if the function does not ask for them.
     """
 
     jaxpr: Any
@@ -95,3 +96,4 @@ class TraceRecording:
         self.backward: Backward | None = None
         self.checks: Checks | Assumed = Checks()
         self.call_guards: list[CallGuard] = []
+        self.kept_ids: CallGuard | None = None

@@ -1,7 +1,7 @@
 """State variables whose tensor is replaced between calls by code outside the function."""
 
 import dis
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -90,7 +90,7 @@ def exchanged(
         kept: the ids of the objects that each call returns or stores, so that no tuple may replace
             them.
     """
-    if not places or snapshot.asks_identity or compares_tensors(snapshot):
+    if not places or compares_tensors(snapshot):
         return
     rows: dict[int, list[Row]] = {}
     for row in snapshot.rows.values():
@@ -104,13 +104,13 @@ def exchanged(
             continue
         seen.add((id(row), key))
         is_changed = not changed.isdisjoint(((id(row), key), (id(row), None)))
-        if is_changed and not _is_container(value):
+        if snapshot.tells((value,)) or (is_changed and not _is_container(value)):
             continue
         if _is_plain(value) or (is_left and is_tensor(value)):
             yield Rebound(row, key, [value], None, [], None)
         elif _is_of_tensors(value):
             leaves = trees.tensors_in(value)
-            if leaves is not None and id(value) not in kept:
+            if leaves is not None and id(value) not in kept and not snapshot.tells(leaves[0]):
                 yield Rebound(row, key, *leaves, [], None)
         elif _is_container(value):
             owners = (value, instance_dict(value))
@@ -120,9 +120,13 @@ def exchanged(
             stack += [(one, name, is_left or is_changed) for one in below for name in one.before]
 
 
-def compares_tensors(snapshot: Snapshot) -> bool:
-    """Returns True if the program may tell by comparing it with others which tensor it has."""
-    return snapshot.compares_objects or _has_keys(snapshot)
+def compares_tensors(snapshot: Snapshot, tensors: Iterable[Any] = ()) -> bool:
+    """Returns True if the program may tell by comparing it with others which tensor it has.
+
+    Args:
+        tensors: those that may differ in each call.
+    """
+    return snapshot.compares_objects or snapshot.tells(tensors) or _has_keys(snapshot)
 
 
 def _has_keys(snapshot: Snapshot) -> bool:
@@ -138,8 +142,8 @@ def _has_keys(snapshot: Snapshot) -> bool:
 
 
 def asks_which_gradient(snapshot: Snapshot) -> bool:
-    """Returns True if the user's code calls `id` with a gradient."""
-    codes = snapshot.codes.items() if snapshot.asks_identity else ()
+    """Returns True if the user's code calls `id` with a gradient, where calls are not seen."""
+    codes = snapshot.codes.items() if snapshot.identifies_any else ()
     return any(owner is Owner.USER and _asks_id(code, "grad") for code, owner in codes)
 
 

@@ -5,7 +5,7 @@ outside the state cannot serve arguments that are part of it; for these, the fun
 each call, with the container itself.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from operator import attrgetter, is_
 from types import FunctionType, MethodType
 from typing import Any
@@ -50,14 +50,15 @@ class SharesState(Exception):
 
 
 def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
-    """Yields the lists and dicts in a call's (args, kwargs), with the paths to them."""
-    if isinstance(given, dict):
-        if len(steps) > 1:
+    """Yields the containers in a call's (args, kwargs), with the paths to them: lists, dicts, and
+    tuples of tensors.
+    """
+    if len(steps) > 1 and isinstance(given, dict | list | tuple):
+        if not isinstance(given, tuple) or any(isinstance(one, torch.Tensor) for one in given):
             yield steps, given
+    if isinstance(given, dict):
         items = given.items()
     elif isinstance(given, list | tuple):
-        if isinstance(given, list):
-            yield steps, given
         items = enumerate(given)
     else:
         return
@@ -66,11 +67,13 @@ def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
             yield from containers(item, (*steps, key))
 
 
-def overlapping(given: object, rows: Mapping[Any, Row]) -> dict[Steps, Any]:
-    """Returns the containers of a call that the function also reaches in other ways."""
+def overlapping(given: object, held: Container[Any]) -> dict[Steps, Any]:
+    """Returns the containers of a call whose ids are among others, of what the function also
+    reaches in other ways.
+    """
     if given is None:
         return {}
-    return {steps: one for steps, one in containers(given) if id(one) in rows}
+    return {steps: one for steps, one in containers(given) if id(one) in held}
 
 
 def with_own(tree: Any, places: Collection[Steps], given: Any, steps: Steps = ()) -> Any:
@@ -96,11 +99,15 @@ class Apart:
 
     Args:
         rows: the rows of the state.
+        tuples: the tuples of the state, if they are compared.
         containers: whether to compare containers.
         told: the tensors and functions of the state, by id; None if their identity does not
             matter.
         leaves: the leaves of the trace's arguments.
         distinct: distinguishes objects among the arguments from those of the state, if needed.
+
+    Attributes:
+        places: variables that may hold other containers and objects in each call.
     """
 
     guarded = "arguments that belong to the state"
@@ -108,16 +115,20 @@ class Apart:
     def __init__(
         self,
         rows: Mapping[Any, Row],
+        tuples: Collection[Any],
         containers: bool,
         told: Mapping[int, Any] | None,
         leaves: list[Any],
         distinct: Distinct | None = None,
     ) -> None:
         self._distinct = distinct
+        self.places: Sequence[tuple[Row, Any]] = ()
+        self._compares = containers
+        self._tuples = list(tuples)
         held = [r for r in rows.values() if type(r) in (DictRow, ListRow) and r.guarded]
         self._rows = held if containers else []
         self._owners = [row.owner for row in self._rows]
-        self._containers = set(map(id, self._owners))
+        self._containers = set(map(id, (*self._owners, *self._tuples)))
         self._told = None if told is None else frozenset(told)
         self._kept = dict(told or {})  # so that their ids are not reused
         self._shared = self._among(leaves)
@@ -131,14 +142,18 @@ class Apart:
         """Returns True if the guard holds for a call's leaves and (args, kwargs)."""
         if self._among(leaves) != self._shared:
             return False
-        if given is not None and self._distinct is not None and self._distinct.shared(given):
+        if given is None:
+            return True
+        now = [row.get(key) for row, key in self.places]
+        if self._distinct is not None and self._distinct.shared(given, now):
             return False
-        if not self._rows or given is None:
+        if not self._compares:
             return True
         if not all(map(is_, map(_owner, self._rows), self._owners)):  # others took their places
             self._owners = [row.owner for row in self._rows]
-            self._containers = set(map(id, self._owners))
-        return not any(id(one) in self._containers for _, one in containers(given))
+            self._containers = set(map(id, (*self._owners, *self._tuples)))
+        held = self._containers.union(id(one) for _, one in containers((now, {}))) if now else ()
+        return not overlapping(given, held or self._containers)
 
     def forget(self, hidden: Collection[int]) -> None:
         """Release tensors, functions and containers that the function cannot reach."""
@@ -147,6 +162,7 @@ class Apart:
         self._kept = {key: one for key, one in self._kept.items() if key not in hidden}
         self._rows = [row for row in self._rows if id(row.owner) not in hidden]
         self._owners = [owner for owner in self._owners if id(owner) not in hidden]
+        self._tuples = [one for one in self._tuples if id(one) not in hidden]
         self._containers.difference_update(hidden)
 
     def why(self) -> str:
@@ -161,6 +177,7 @@ def apart_of(
     leaves: list[Any],
     own_containers: frozenset[Any],
     own_tensors: Mapping[int, torch.Tensor],
+    stand_ins: list[Any],
 ) -> Apart | None:
     """Returns the guard that arguments do not belong to the state, if the program depends on this;
     otherwise None.
@@ -172,6 +189,7 @@ def apart_of(
         leaves: the arguments.
         own_containers: the paths to containers of the state among the arguments.
         own_tensors: the tensors that the function reaches, by id.
+        stand_ins: what the function gets in place of the arguments.
 
     Raises:
         Overlap: containers among the arguments belong to the state.
@@ -179,15 +197,19 @@ def apart_of(
     """
     snapshot = state.snapshot
     distinct = _distinct_objects(snapshot, given, spec)
-    changes = state.changes_containers
-    if changes and (found := overlapping(given, snapshot.rows).keys()):
+    told_by_is = snapshot.compares_objects or snapshot.asks_identity
+    held = snapshot.known if told_by_is else snapshot.rows
+    changes = state.changes_containers or told_by_is
+    if changes and (found := overlapping(given, held).keys()):
         if not found <= own_containers:
             raise Overlap(found)
-    tensors = {**own_tensors, **snapshot.tensors} if snapshot.compares_objects else {}
+    tells = snapshot.compares_objects or snapshot.tells(stand_ins)
+    tensors = {**own_tensors, **snapshot.tensors} if tells else {}
     told = {**tensors, **_functions(state, leaves)}
     changes = changes and not own_containers and any(containers(given))
     if changes or told or distinct is not None:
-        return Apart(snapshot.rows, changes, told or None, leaves, distinct)
+        tuples = [one for one in snapshot.known.values() if type(one) is tuple and told_by_is]
+        return Apart(snapshot.rows, tuples, changes, told or None, leaves, distinct)
     return None
 
 

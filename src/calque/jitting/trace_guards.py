@@ -104,6 +104,8 @@ def guards_of_calls(
         guards.append(HostGuard((t, hosts.get(id(t)), value) for t, value in looked_at))
     if apart is not None:
         guards.append(apart)
+    if recording.kept_ids is not None:
+        guards.append(recording.kept_ids)
     if recording.pinned or pinned_hosts:
         guards.append(PinnedGuard(recording.pinned, pinned_hosts))
     if recording.stored:

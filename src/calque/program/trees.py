@@ -43,7 +43,9 @@ def _joined(tree: Any, steps: tuple[Any, ...], places: Any, made: dict[Any, Any]
     if steps in places:
         return made[places[steps]]
     if type(tree) is tuple:
-        return tuple(_joined(item, (*steps, i), places, made) for i, item in enumerate(tree))
+        items = (_joined(item, (*steps, i), places, made) for i, item in enumerate(tree))
+        made[steps] = tuple(items)
+        return made[steps]
     if type(tree) in _CONTAINERS and not has_attributes(tree):
         made[steps] = tree
         for key, item in list(tree.items() if type(tree) in _DICTS else enumerate(tree)):
@@ -51,16 +53,22 @@ def _joined(tree: Any, steps: tuple[Any, ...], places: Any, made: dict[Any, Any]
     return tree
 
 
-def _places(tree: Any, steps: tuple[Any, ...], first: dict[int, Any], found: list[Any]) -> None:
-    """Find containers that occur repeatedly, with the paths to each and to the first."""
-    if type(tree) is not tuple:
+def _places(
+    tree: Any, steps: tuple[Any, ...], met: set[int], first: dict[int, Any], found: list[Any]
+) -> None:
+    """Find containers that occur repeatedly, with the paths to each and to the first.
+
+    Args:
+        met: the ids of those that count.
+    """
+    if id(tree) in met:
         if id(tree) in first:
             found.append((steps, first[id(tree)]))
             return
         first[id(tree)] = steps
     for key, item in tree.items() if type(tree) in _DICTS else enumerate(tree):
         if type(item) in _CONTAINERS and not has_attributes(item):
-            _places(item, (*steps, key), first, found)
+            _places(item, (*steps, key), met, first, found)
 
 
 def flatten(
@@ -74,7 +82,8 @@ def flatten(
     Args:
         tree: the pytree.
         is_leaf: returns True for a container that is a leaf.
-        met: a list, to which the ids of the lists, deques and dicts are added.
+        met: a list, to which the ids of the lists, deques and dicts are added, and of tuples with
+            tensors.
         whole: whether containers with attributes are leaves.
 
     Raises:
@@ -155,7 +164,7 @@ def flatten_call(
     leaves, spec = flatten((args, kwargs), None, met, whole=True)
     if len(set(met)) < len(met):
         places: list[Any] = []
-        _places((args, kwargs), (), {}, places)
+        _places((args, kwargs), (), set(met), {}, places)
         spec = Joined(spec, tuple(places))
     return leaves, spec
 
@@ -209,14 +218,13 @@ def _in_order(
 
     Args:
         tree: lists, tuples, deques and dicts.
-        met: takes the ids of the lists, deques and dicts.
+        met: takes the ids of the lists, deques and dicts, and of tuples that hold such or tensors.
         iterators: takes the iterators in them.
         objects: takes those with attributes, and what else may hold such.
         is_leaf: as in `flatten`.
     """
-    kind, found = type(tree), True
-    if kind is not tuple:
-        met.append(id(tree))
+    kind, found, counted = type(tree), True, type(tree) is not tuple
+    before, key = len(met), id(tree)
     if kind in _DICTS:
         if len(tree) > 1 and kind is not OrderedDict:
             keys = list(tree)
@@ -232,10 +240,14 @@ def _in_order(
                 objects.append(item)
             if is_leaf is None or not is_leaf(item):
                 found &= _in_order(item, met, iterators, objects, is_leaf)
+        elif issubclass(kind, torch.Tensor):
+            counted = True
         elif _iterates(kind):
             iterators.append(item)
         elif _may_hold_objects(kind):
             objects.append(item)
+    if counted or len(met) > before:
+        met.append(key)
     return found
 
 

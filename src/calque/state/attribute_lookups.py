@@ -2,7 +2,7 @@
 
 Code such as `getattr(callback, hook)` uses a computed name. While such a module's code is traced,
 its global variables contain a `getattr` that reports the names, so that other attributes need not
-be compared.
+be compared. Likewise, an `id` reports which objects code has asked for.
 """
 
 import builtins
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-INTERCEPTED = ("getattr", "setattr", "hasattr", "delattr")
+INTERCEPTED = ("getattr", "setattr", "hasattr", "delattr", "id")
 
 
 class _Active(threading.local):
@@ -25,17 +25,20 @@ _active = _Active()
 
 
 class InterceptedBuiltin:
-    """A builtin function that reports the names it is called with."""
+    """A builtin function that reports the names or the object it is called with."""
 
     __slots__ = ("_function",)
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
-    def __call__(self, value: Any, name: Any, /, *rest: Any) -> Any:
-        if _active.receiver is not None:
-            _active.receiver.see(name)
-        return self._function(value, name, *rest)
+    def __call__(self, value: Any, /, *rest: Any) -> Any:
+        receiver = _active.receiver
+        if receiver is not None and rest:
+            receiver.see(rest[0])
+        elif receiver is not None:
+            receiver.identified.add(id(value))
+        return self._function(value, *rest)
 
 
 _FUNCTIONS = {name: InterceptedBuiltin(getattr(builtins, name)) for name in INTERCEPTED}
@@ -54,7 +57,8 @@ class Interception:
 
     Attributes:
         stopped: whether interception has been stopped.
-        was_used: whether a name was intercepted.
+        was_used: whether functions that look up names were intercepted.
+        identified: the results of `id` in intercepted code.
     """
 
     def __init__(self, on_name: Callable[[str | None], object]) -> None:
@@ -64,6 +68,7 @@ class Interception:
         self._installed = False
         self.stopped: bool = False
         self.was_used: bool = False
+        self.identified: set[int] = set()
 
     def see(self, name: object) -> None:
         """Handle the lookup of a name."""
@@ -85,7 +90,7 @@ class Interception:
         if any(name in space and type(space[name]) is not InterceptedBuiltin for _, name in fresh):
             return False
         self._places.update(fresh)
-        self.was_used |= bool(fresh)
+        self.was_used |= any(name != "id" for _, name in fresh)
         if self._installed:
             _put(fresh)
         return True

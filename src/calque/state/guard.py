@@ -143,7 +143,7 @@ class StateGuard:
         old, new = row.before.get(key, MISSING), row.get(key)
         if old is MISSING or new is MISSING or type(old) in SCALARS or type(new) is not type(old):
             return False
-        self._held_now = holders(v for r in self._rows for v in r.before.values())
+        self._held_now = holders(v for r in self._rows for v in _held_by(r))
         places = self._exchanged(old, new)
         if len(places) == self._held_now[id(old)]:  # the new one is shared as the old one was
             self._held_now[id(old)] = 1
@@ -371,6 +371,13 @@ def guard_of(
         free = [(moved.get(row, row), key) for row, key in free]
         unread = unread.among(moved)
     return StateGuard(rows, free, unread, kept)
+
+
+def _held_by(row: Row) -> Iterator[Any]:
+    """Yields what a row holds, with the objects that are keys of a dict."""
+    yield from row.before.values()
+    if type(row) is DictRow and not row.attribute:
+        yield from (key for key in row.before if type(key) not in SCALARS)
 
 
 def _is_new(row: Row, key: object) -> bool:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _GLOBALS = frozenset(
     dis.opmap[name]
@@ -52,7 +52,7 @@ class Names(NamedTuple):
         whole: whether it may read attributes of objects by names that it does not contain.
         anywhere: whether it may also do so for modules from anywhere.
         looked_into: the global variables in which it looks up computed names.
-        compares: whether it compares objects by identity.
+        compares: whether it compares objects by `is`.
         namespace: whether it may read global variables whose names it does not contain.
         nested: the code objects of its nested functions.
     """
@@ -106,7 +106,7 @@ def names_of(code: CodeType, reported: bool = False) -> Names:
         whole or anywhere,
         anywhere,
         named,
-        "id" in used or not _COMPARING.isdisjoint(words | used) or _compares_objects(code),
+        not _COMPARING.isdisjoint(words | used) or _compares_objects(code),
         namespace,
         tuple(nested),
     )
@@ -231,6 +231,11 @@ def calls_by_name(code: CodeType) -> frozenset[str] | None:
             if not _names_a_constant(rest):
                 found.add(one.argval)
     return frozenset(found)
+
+
+def asks_for_ids(code: CodeType, held: dict[str, Any]) -> bool:
+    """Returns True if code with these global variables calls Python's `id`."""
+    return "id" in names_of(code).globals and "id" not in held
 
 
 def _target(loaded: dis.Instruction | None, own: str) -> str | None:

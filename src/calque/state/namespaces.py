@@ -13,7 +13,7 @@ from calque.state.attribute_lookups import InterceptedBuiltin, Interception
 from calque.state.grown import Grown, reaches_variables, takes_objects_apart
 from calque.state.lookups import AllNames
 from calque.state.named import Named, Place
-from calque.state.names import MATCHED, Names, calls_by_name, names_of
+from calque.state.names import MATCHED, Names, asks_for_ids, calls_by_name, names_of
 from calque.state.opaque import is_read_by
 from calque.state.ownership import Owner, owner_of_class, owner_of_module, owner_of_name
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
@@ -293,6 +293,8 @@ class Namespaces:
             here: whether it runs in the watched thread.
         """
         by_name = calls_by_name(code)
+        if by_name is not None and asks_for_ids(code, held):
+            by_name |= {"id"}
         reported = False
         if not self.interception.stopped:
             reported = here and by_name is not None and not self.whole

@@ -44,6 +44,7 @@ _OF_OPTIMIZERS = frozenset(
     for method in (Optimizer.state_dict, Optimizer.__getstate__, Optimizer.__repr__)
 )
 _AS_ARRAY = torch.Tensor.__array__.__code__
+_REPORTED = frozenset((_AS_ARRAY, torch.Tensor.__hash__.__code__))
 
 
 class Running:
@@ -163,8 +164,8 @@ class Running:
     # Observed code --------------------------------------------------------------------------------
 
     def _visit(self, code: CodeType, frame: FrameType) -> None:
-        if code is _AS_ARRAY:
-            self._read(frame.f_locals["self"])
+        if code in _REPORTED:
+            self.report(code, frame)
             return
         self._seen[id(code)] = code
         if owner_of_file(code.co_filename) is Owner.ENGINE:
@@ -219,6 +220,25 @@ class Running:
             if function.__name__ in _READS:
                 self._read(owner)
 
+    def report(self, code: CodeType, frame: FrameType) -> None:
+        """Handle each call of a method of tensors that tells more than operators see."""
+        if code is _AS_ARRAY:
+            self._read(frame.f_locals["self"])
+        elif (caller := self._calling(frame)) is not None and caller >= Owner.PACKAGE:
+            self._snapshot.code.told.add(id(frame.f_locals["self"]))
+
+    def _calling(self, frame: FrameType) -> Owner | None:
+        """Returns the owner of the code that called a function, maybe through Python's library;
+        None if it is none of the program's.
+        """
+        owner, outer = None, frame.f_back
+        while outer is not None:
+            owner = self._snapshot.codes.get(outer.f_code)
+            if owner is not Owner.PYTHON:
+                break
+            outer = outer.f_back
+        return owner
+
     def _read(self, value: object) -> None:
         if isinstance(value, torch.Tensor) and value.device.type == "cpu":
             self._on_read(value)
@@ -257,8 +277,8 @@ def _monitored(running: Running) -> Iterator[None]:
     def on_start(code: CodeType, offset: int) -> Any:
         if threading.get_ident() != thread:
             return None
-        if code is _AS_ARRAY:
-            running._read(sys._getframe(1).f_locals["self"])
+        if code in _REPORTED:
+            running.report(code, sys._getframe(1))
             return None
         if owner_of_file(code.co_filename) is Owner.ENGINE:
             running._visit_engine(code)

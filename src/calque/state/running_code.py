@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 _IDENTITY = frozenset(("id", "hash"))
+"""Functions whose results code may keep, to tell objects apart later."""
 _DESCRIPTIVE: dict[str, Callable[[Any], Any]] = {
     name: attrgetter(name) for name in ("__name__", "__qualname__", "__doc__", "__module__")
 }
@@ -38,6 +39,8 @@ class RunningCode:
         in_steps, outside: the code that has run in the steps of optimizers, and outside.
         compares_objects: whether the user's code compares objects by identity.
         asks_identity: whether it reads the identity of objects.
+        hashes: whether it calls `hash`.
+        told: the ids of tensors that it has looked up in sets and dicts.
     """
 
     def __init__(self, snapshot: "Snapshot") -> None:
@@ -46,6 +49,8 @@ class RunningCode:
         self.outside: set[types.CodeType] = set()
         self.compares_objects: bool = False
         self.asks_identity: bool = False
+        self.hashes: bool = False
+        self.told: set[int] = set()
         self._snapshot = snapshot
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()
@@ -136,6 +141,7 @@ class RunningCode:
                     self._hold_descriptions(function)
             self.compares_objects |= names.compares
             self.asks_identity |= not _IDENTITY.isdisjoint(names.globals)
+            self.hashes |= "hash" in names.globals
             other = any(f.__globals__ is not held for f in functions)
             namespaces.look_into(code, held, not (self._elsewhere or other))
 

@@ -183,12 +183,33 @@ class Snapshot:
     @property
     def compares_objects(self) -> bool:
         """Returns True if the user's code compares two values by identity."""
-        return self.code.compares_objects
+        return self.code.compares_objects or self.identifies_any
+
+    @property
+    def identifies_any(self) -> bool:
+        """Returns True if the user's code may have asked for the identity of any object."""
+        unseen = self.namespaces.interception.stopped or self.code.hashes
+        return self.asks_identity and unseen
+
+    def identifies(self, values: Iterable[Any]) -> bool:
+        """Returns True if the user's code may have asked for the identity of one of these."""
+        return any(self.has_identified(id(value)) for value in values)
+
+    def has_identified(self, key: int) -> bool:
+        """Returns True if the user's code may have got this number from `id`."""
+        return self.identifies_any or key in self.namespaces.interception.identified
 
     @property
     def asks_identity(self) -> bool:
         """Returns True if the user's code reads the identity of an object."""
         return self.code.asks_identity
+
+    def tells(self, tensors: Iterable[Any]) -> bool:
+        """Returns True if code that is not PyTorch's has looked up one of these tensors in a set
+        or dict, or has asked for its identity.
+        """
+        told = self.code.told | self.namespaces.interception.identified
+        return bool(told) and any(id(tensor) in told for tensor in tensors)
 
     def enter(
         self,

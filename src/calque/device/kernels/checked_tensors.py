@@ -64,6 +64,14 @@ class Seen:
     def dtype(self) -> np.dtype:
         return to_numpy(self.tensor.dtype)
 
+    @property
+    def number(self) -> int | float | complex | None:
+        """See `TensorArgument.number`."""
+        if self.tensor.device.type != "cpu" or self.tensor.ndim:
+            return None
+        array = array_of(self.tensor)
+        return None if isinstance(array, Tracer) else array.item()
+
     def values(self) -> np.ndarray | None:
         """See `TensorArgument.values`."""
         if self.tensor.device.type != "jax" or not self.tensor.numel():

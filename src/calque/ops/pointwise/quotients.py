@@ -36,6 +36,20 @@ def _divides(self: Any, other: Any, **_: Any) -> None:
         other.require(lambda divisor: divisor != 0, _zero_division, wait=True)
 
 
+def _divides_by_number(self: Any, other: Any, **_: Any) -> None:
+    """Raise an error for integer division by the number zero."""
+    if _integral(self) and _integral(other):
+        if (other if isinstance(other, int) else other.number) == 0:
+            raise _zero_division(other)
+
+
+def _divides_rounded_by_number(
+    self: Any, other: Any, rounding_mode: str | None = None, **_: Any
+) -> None:
+    if rounding_mode is not None:
+        _divides_by_number(self, other)
+
+
 def _integral(x: Any) -> bool:
     """Returns True if an operand has integers and is not empty."""
     if isinstance(x, int | float | complex):
@@ -59,7 +73,12 @@ def div(self: Array, other: Any) -> Array:
     return (x / y).astype(dtype)
 
 
-@op("div.Tensor_mode", "div.Scalar_mode", values=_divides_rounded)
+@op(
+    "div.Tensor_mode",
+    "div.Scalar_mode",
+    values=_divides_rounded,
+    numbers=_divides_rounded_by_number,
+)
 def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
     """Returns the quotient rounded towards zero or down; unspecified for division by an integer
     0."""
@@ -81,7 +100,13 @@ def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
     )
 
 
-@op("floor_divide", "floor_divide.Scalar", layout="elementwise", values=_divides)
+@op(
+    "floor_divide",
+    "floor_divide.Scalar",
+    layout="elementwise",
+    values=_divides,
+    numbers=_divides_by_number,
+)
 def floor_divide(self: Array, other: Any) -> Array:
     return div_mode(self, other, "floor")
 
@@ -138,14 +163,20 @@ def _same_shape(x: Array, y: Array) -> tuple[Array, Array]:
     return x, y
 
 
-@op("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", values=_divides)
+@op(
+    "remainder.Tensor",
+    "remainder.Scalar",
+    "remainder.Scalar_Tensor",
+    values=_divides,
+    numbers=_divides_by_number,
+)
 def remainder(self: Any, other: Any) -> Array:
     x, y = promote(self, other)
     refuse("remainder_cpu", x.dtype, BOOL, COMPLEX)
     return opmath(jnp.remainder)(x, y)
 
 
-@op("fmod.Tensor", "fmod.Scalar", values=_divides)
+@op("fmod.Tensor", "fmod.Scalar", values=_divides, numbers=_divides_by_number)
 def fmod(self: Array, other: Any) -> Array:
     x, y = promote(self, other)
     refuse("fmod_cpu", x.dtype, BOOL, COMPLEX)

@@ -39,6 +39,13 @@ class TensorArgument(Protocol):
         """The numpy dtype."""
         ...
 
+    @property
+    def number(self) -> int | float | complex | None:
+        """The value of a number that PyTorch passes as a tensor, or of a tensor without dimensions
+        on the host; None for other tensors, and for those whose values a trace does not know.
+        """
+        ...
+
     def values(self) -> np.ndarray | None:
         """Returns the values; None in a trace, or if reading would need a copy."""
         ...

@@ -133,3 +133,21 @@ def test_what_decides_by_the_value_is_compared() -> None:
 def test_builtins_are_as_before() -> None:
     _run(FUNCTIONS["norm"], calque.jit)
     assert "float" not in vars(torch.nn.utils.clip_grad)
+
+
+def test_a_name_of_a_method_that_takes_numbers_only_while_tracing() -> None:
+    s, o = SimpleNamespace(p=1.0), SimpleNamespace()
+
+    def late(o: Any) -> None:
+        o.sub = s.p * 2
+
+    @calque.jit
+    def step(x):
+        s.p *= 0.9
+        late(o)
+        return x * o.sub
+
+    found = [step(torch.ones(1, device="jax")).item() for _ in range(5)]
+    assert found == pytest.approx([2 * 0.9**i for i in range(1, 6)])
+    assert len(step.history) <= 3
+    assert "sub" not in vars(torch.Tensor)

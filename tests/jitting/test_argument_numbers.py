@@ -328,3 +328,40 @@ def test_numbers_are_appended_to_lists():
         step(torch.ones(1, device="jax"), 0.5 * i)
     assert [(v, x.item()) for v, x in log] == [(0.5 * i, 1.0) for i in range(6)]
     assert len(step.history) == 2
+
+
+class _Settings:
+    def __init__(self, rate, step):
+        self.rate, self.step = rate, step
+
+    def scaled(self, x):
+        return x * self.rate if self.rate < 1.25 else x * self.rate * 10
+
+
+def _counted(x, s):
+    s.step += 1
+    s.rate = s.rate * 2
+    return x * s.step, s.rate
+
+
+@pytest.mark.parametrize(
+    ("function", "traces"),
+    [
+        (lambda x, s: (x * s.rate).sum() / (s.step + 1), 3),
+        (lambda x, s: s.scaled(x), 4),
+        (_counted, 3),
+        (lambda x, s: x * sum(vars(s).values()), 3),
+        (lambda x, s: x * float(s.rate), 5),
+        (lambda x, s: {"text": f"{s.rate}"}, 5),
+    ],
+)
+def test_numbers_in_objects_that_are_created_for_each_call(function, traces):
+    run, x = calque.jit(function), torch.ones(2, device="jax")
+    for i in range(5):
+        ours, theirs = _Settings(1 + i / 10, i), _Settings(1 + i / 10, i)
+        found, expected = run(x, ours), function(x, theirs)
+        torch.testing.assert_close(found, expected) if not isinstance(found, dict) else None
+        assert vars(ours) == vars(theirs)
+        assert list(map(type, vars(ours).values())) == [float, int]
+        assert not isinstance(found, dict) or found == expected
+    assert len(run.history) <= traces

@@ -19,8 +19,9 @@ from calque.jitting.recording import TraceRecording
 from calque.program import trees
 from calque.program.number_errors import GivenNumberNeeded
 from calque.program.signature import Varying
-from calque.program.structures import Structure
+from calque.program.structures import can_open
 from calque.state.numbers import NUMBERS
+from calque.state.values import instance_dict
 
 Record = Callable[[tuple[Variable, ...], list[Counts]], TraceRecording]
 
@@ -57,8 +58,6 @@ class ArgumentNumbers:
             GivenNumberNeeded: there are new ones, without which the signature is another.
         """
         spec = key[0]
-        if isinstance(spec, Structure):
-            return
         like = (one for one in reversed(known) if one[0] == spec)
         last = next((one for one in like if type(one[0]) is type(spec)), None)
         if last is None:
@@ -148,6 +147,9 @@ def _leaves(tree: Any, path: str, depth: int = 0) -> Iterator[tuple[int, str]]:
         names = [f".{name}" for name in kind._fields] if _is_named_tuple(kind) else None
         for index, one in enumerate(tree):
             yield from _leaves(one, path + (names[index] if names else f"[{index}]"), depth + 1)
+    elif depth < _DEEPEST and can_open(kind):
+        for name, one in (instance_dict(tree) or {}).items():
+            yield from _leaves(one, f"{path}.{name}", depth + 1)
 
 
 def _is_named_tuple(kind: type) -> bool:

@@ -9,6 +9,7 @@ import torch
 
 from calque.jitting.owned_objects import is_made_key
 from calque.program.results import Containers, Made
+from calque.program.traced_numbers import TracedFloat
 from calque.state import MISSING, Row, Snapshot
 from calque.state.created_values import ValuesTemplate
 from calque.state.numbers import are_numbers
@@ -17,9 +18,11 @@ from calque.state.rows import (
     CellRow,
     ClassRow,
     DictRow,
+    InstanceRow,
     LibraryClassRow,
     ListRow,
     NamedRow,
+    SlotsRow,
     set_attribute,
     slots_of,
 )
@@ -226,6 +229,9 @@ def release_numbers(rows: Iterable[Row]) -> None:
         if type(row) in (DictRow, ListRow):  # others belong to the call's tensors and objects
             row.before = {}
             row.assign({})
+        elif type(row) in (InstanceRow, SlotsRow):
+            for key in [key for key, value in row.before.items() if type(value) is TracedFloat]:
+                row.put(key, row.before.pop(key).node.compute())
 
 
 @contextmanager

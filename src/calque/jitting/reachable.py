@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from calque.errors.frames import is_library
 from calque.state.contents import elements_of, items_of
+from calque.state.names import names_of
 from calque.state.rows import slots_of
 from calque.state.values import instance_dict
 from calque.state.weak import proxied
@@ -25,6 +26,7 @@ from calque.state.weak import proxied
 _DEPTH = 12
 _WIDTH = 1000
 _MOST = 100_000
+_NAMESPACES = frozenset(("globals", "vars", "locals", "eval", "exec", "__globals__", "f_globals"))
 _PARTS = ("_parameters", "_buffers", "_modules")
 _OPAQUE = (str, int, float, complex, bytes, torch.dtype, torch.device, enum.Enum)
 
@@ -143,7 +145,7 @@ class Reachable:
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._visit_cell(cell, name, depth)
         known = function.__globals__
-        for name in sorted(used & known.keys()):
+        for name in sorted(_globals(code) & known.keys()):
             if not issubclass(type(known[name]), types.ModuleType):
                 self.visit(known[name], depth - 1, name)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
@@ -188,6 +190,15 @@ def _is_users(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     return kind.__module__ == "__main__" if file is None else not is_library(file)
+
+
+def _globals(code: types.CodeType) -> set[str]:
+    """Returns the names of the global variables that code reaches, and of others if it may look
+    them up by computed names.
+    """
+    names = names_of(code)
+    used = set(names.globals) if _NAMESPACES.isdisjoint(names.words) else _names(code)
+    return used.union(*map(_globals, names.nested))
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -155,6 +155,27 @@ class Checked:
         return bool(unknown_value())
 
 
+class Answered:
+    """The result of a comparison in PyTorch's C++ (`alpha == 1`), which is guarded."""
+
+    is_int: Any
+    is_int = is_float = is_constant = has_hint = _constant(False)
+    is_bool: Any
+    is_bool = is_symbolic = _constant(True)
+
+    def __init__(self, answer: bool) -> None:
+        self._answer = answer
+
+    def bool_(self) -> bool:
+        return self._answer
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        return self._answer
+
+    def expect_true(self, file: str, line: int) -> bool:
+        return self._answer
+
+
 def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None) -> NumberNode:
     """Returns a function of one traced number.
 

@@ -9,12 +9,13 @@ import torch
 
 from calque.program import moving_indexes, whole_operands
 from calque.program.function_modes import FunctionMode, called_by_calque
+from calque.program.number_parameters import PARAMETERS, taken
 
 Tensor = torch.Tensor
 
 
 class _Indexing(FunctionMode):
-    """A mode in which traced numbers are positions in tensors.
+    """A mode in which traced numbers are positions in tensors, and parameters of functions.
 
     It is no method of the class of tensors: `Tensor.__getitem__`, once set, would make sequences
     of all tensors, also after it is deleted (`torch.tensor([x[0], x[1]])` would raise).
@@ -28,7 +29,9 @@ class _Indexing(FunctionMode):
             return whole_operands.written(moving_indexes.setitem, *args)
         if func in _ASKING and not called_by_calque():
             moving_indexes.refuse_moving(args)
-        return func(*args, **kwargs)
+        parameters = PARAMETERS.get(func)
+        found = parameters and taken(parameters, func, args, kwargs)
+        return func(*args, **kwargs) if found is None else found
 
 
 _GET, _SET = Tensor.__getitem__, Tensor.__setitem__

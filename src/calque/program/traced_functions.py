@@ -8,6 +8,7 @@ turns traced numbers into a traced tensor.
 import builtins
 import math
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -160,6 +161,13 @@ def _made(data: Any, options: dict[str, Any]) -> torch.Tensor:
     return torch.stack([_made(part, options) for part in data])
 
 
+def _takes_float(args: tuple[Any, ...]) -> bool:
+    return _takes_one(args) and _is_of_python(args[0]) and args[0].node.known
+
+
+_FLOAT = StandIn(float, _takes_float, lambda x: TracedFloat(x.node.combined(float, (x.node,))))
+"""Replaces `float` in PyTorch's code that goes on computing with the number."""
+_CLIPPING = vars(import_module("torch.nn.utils.clip_grad"))
 _MADE_WITH = {"device", "dtype"}
 _STAND_INS: dict[str, StandIn] = {
     name: StandIn(getattr(math, name), _takes_one, _of_number(name, function))
@@ -189,6 +197,7 @@ def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
     """
     found: list[tuple[Space, str, StandIn]] = [(torch.__dict__, "tensor", _TENSOR)]
     found.append((torch.__dict__, "result_type", _RESULT_TYPE))
+    found.append((_CLIPPING, "float", _FLOAT))
     found += ((torch.__dict__, name, one) for name, one in _OF_TENSORS.items())
     held = math.__dict__
     found += ((held, name, one) for name, one in _STAND_INS.items())

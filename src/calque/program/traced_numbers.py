@@ -24,6 +24,7 @@ from jax import Array
 
 from calque.program.number_errors import NumberNeeded, Place, unknown_value
 from calque.program.number_nodes import (
+    Answered,
     Checked,
     Comparisons,
     NumberNode,
@@ -360,6 +361,8 @@ def _install() -> None:
         def compare_node(self: Any, other: Any, name: str = name) -> Any:
             if name == "ge" and self.watch.is_pytorchs:
                 return Checked()
+            if self.in_python and self.known:
+                return Answered(self.watch.ask(name, self, other))
             for node in (self, other):
                 if node.places:
                     self.watch.give_up(node)

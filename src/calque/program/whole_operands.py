@@ -25,7 +25,8 @@ _GREATEST = torch.finfo(torch.float32).max
 _COMPARING = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-def _tensor_of(number: Any, dtype: torch.dtype, device: Any) -> Tensor:
+def tensor_of(number: Any, dtype: torch.dtype, device: Any) -> Tensor:
+    """Returns a number as a tensor of no dimensions."""
     return torch.zeros((), dtype=dtype, device=device).fill_(number)
 
 
@@ -33,7 +34,7 @@ def _operand(tensor: Any, number: Any) -> Any:
     """Returns the second operand of an operator, for a tensor of integers and a number."""
     if not is_whole(number) or not may_move(tensor) or tensor.dtype != torch.int64:
         return number
-    return _tensor_of(number, torch.int64, tensor.device)
+    return tensor_of(number, torch.int64, tensor.device)
 
 
 def _operator(name: str) -> Callable[..., Any]:
@@ -57,18 +58,19 @@ def written(original: Callable[..., Any], self: Any, index: Any, value: Any) -> 
     """Writes a number to part of a tensor."""
     if type(value) is TracedFloat and may_move(self) and value.node.known:
         if _holds(self.dtype, value):
-            value = _tensor_of(value, self.dtype, self.device)
+            value = tensor_of(value, self.dtype, self.device)
     original(self, index, value)
 
 
 def _holds(dtype: torch.dtype, number: TracedFloat) -> bool:
     """Returns True if a tensor can hold a number, and guards that it can."""
     if dtype == torch.float32:
-        return number.node.watch.ask_of(_is_single, number.node)
+        return number.node.watch.ask_of(is_single, number.node)
     return dtype == torch.float64 or (dtype == torch.int64 and is_whole(number))
 
 
-def _is_single(number: float) -> bool:
+def is_single(number: float) -> bool:
+    """Returns True if float32 holds a number."""
     return not math.isfinite(number) or abs(number) <= _GREATEST
 
 
@@ -99,7 +101,7 @@ def _arange(original: Callable[..., Any], *args: Any, **options: Any) -> Tensor:
         return original(*args, **options)
     guarded(first, lambda: count() == length)
     found = original(0, length * step, step, dtype=torch.int64, device=device)
-    return found + _tensor_of(args[0], torch.int64, device)
+    return found + tensor_of(args[0], torch.int64, device)
 
 
 def _full(original: Callable[..., Any], size: Any, fill_value: Any, **options: Any) -> Tensor:
@@ -119,7 +121,7 @@ def _where(original: Callable[..., Any], *args: Any, **options: Any) -> Tensor:
         device = args[0].device
         args = (
             args[0],
-            *(_tensor_of(x, torch.int64, device) if is_whole(x) else x for x in args[1:]),
+            *(tensor_of(x, torch.int64, device) if is_whole(x) else x for x in args[1:]),
         )
     return original(*args, **options)
 

@@ -21,6 +21,7 @@ from calque.state.rows import NamedRow
 
 METHODS_OF_TENSORS = frozenset(vars(torch.Tensor))
 """PyTorch's own methods."""
+_LENDING = ("calque.program.whole_operands", "calque.program.moving_indexes")
 
 
 def extend_with(row: NamedRow, names: Iterable[str], stack: list[tuple[Any, Path]]) -> None:
@@ -32,10 +33,15 @@ def extend_with(row: NamedRow, names: Iterable[str], stack: list[tuple[Any, Path
         if name in row.names:
             continue
         row.names.add(name)
-        if name in row.owner:
+        if name in row.owner and not _is_lent(row.owner[name]):
             value = row.before[name] = row.owner[name]
             if any(owner_of_code(f.__code__) is Owner.USER for f in functions_of(value)):
                 stack.append((value, row.path.attribute(name)))
+
+
+def _is_lent(value: object) -> bool:
+    """Returns True for a method that the class of tensors has only while a function is traced."""
+    return type(value) is types.FunctionType and value.__module__.startswith(_LENDING)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -4,6 +4,7 @@ While an optimizer steps in a trace, `math.sqrt` also accepts traced numbers. Th
 by the program, so rows contain the original.
 """
 
+import builtins
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -15,6 +16,9 @@ Space = dict[str, Any]
 _lock = threading.Lock()
 _held: Counter[tuple[int, str]] = Counter()
 """The number of contexts that have put a function in each place."""
+
+_added: set[tuple[int, str]] = set()
+"""The places that held nothing, so that code found a builtin function."""
 
 
 class _Present:
@@ -65,7 +69,9 @@ def standing_in(places: Collection[tuple[Space, str, StandIn]]) -> Iterator[None
     with _lock:
         present.count += 1
         for space, name, function in places:
-            if space.get(name) is function.original:
+            if space.get(name, vars(builtins).get(name)) is function.original:
+                if name not in space:
+                    _added.add((id(space), name))
                 space[name] = function
             if space.get(name) is function:  # may have been set by another thread
                 _held[id(space), name] += 1
@@ -79,5 +85,11 @@ def standing_in(places: Collection[tuple[Space, str, StandIn]]) -> Iterator[None
                 _held[id(space), name] -= 1
                 if _held[id(space), name] == 0:
                     del _held[id(space), name]
-                    if space.get(name) is function:
+                    is_builtin = (id(space), name) in _added
+                    _added.discard((id(space), name))
+                    if space.get(name) is not function:
+                        continue
+                    if is_builtin:
+                        del space[name]
+                    else:
                         space[name] = function.original

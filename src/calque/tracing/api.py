@@ -13,7 +13,7 @@ from calque.errors import tidy
 from calque.tracing.choosing import TracerName, by_tracer
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.recursion import deeper_recursion
-from calque.tracing.graph.branching import Branch
+from calque.tracing.graph.branching import in_branches
 from calque.tracing.graph.member_source import in_order_of, source_of_members
 from calque.tracing.paths import decisions
 from calque.tracing.proxies.modules import Scripted
@@ -139,9 +139,8 @@ def _graph_module(
     graph._tracer_cls = Restoring  # the tracer that unpickling uses
     members = source_of_members(capture.tracer)
     module = make_graph_module(members, graph, name)
-    for branch in capture.tracer.kept.values():
-        for node in branch.graph.find_nodes(op="call_module") if isinstance(branch, Branch) else ():
-            copy_attr(members, module, node.target)
+    for path in in_branches(module, members):
+        copy_attr(members, module, path)
     return in_order_of(module, members)
 
 

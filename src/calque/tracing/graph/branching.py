@@ -95,6 +95,27 @@ class Branch(GraphModule):
                 state_dict.setdefault(prefix + name, member.detach())
 
 
+def in_branches(module: torch.nn.Module, root: torch.nn.Module) -> Iterator[str]:
+    """Yields the paths in the traced root of the modules that a graph module's branches call."""
+    called = {
+        id(inner)
+        for branch in module.modules()
+        if isinstance(branch, Branch)
+        for node in branch.graph.find_nodes(op="call_module")
+        for inner in [branch.get_submodule(str(node.target))]
+    }
+    pending = [("", root)]
+    while pending:
+        path, one = pending.pop()
+        if id(one) in called:
+            yield path
+        elif not isinstance(one, Branch):
+            inside = [
+                (f"{path}.{n}" if path else n, m) for n, m in one._modules.items() if m is not None
+            ]
+            pending += reversed(inside)
+
+
 def _rebuilt(function: Callable[..., GraphModule], args: tuple[Any, ...]) -> Branch:
     module = function(*args)
     return Branch.of(module.graph, lambda name: operator.attrgetter(name)(module))

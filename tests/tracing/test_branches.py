@@ -358,6 +358,18 @@ def test_the_state_of_the_graph_is_the_state_of_the_model() -> None:
         torch.testing.assert_close(graph(x), other(x))
 
 
+@pytest.mark.parametrize("outer", [lambda g: g, lambda g: torch.nn.Sequential(g)])
+def test_a_graph_of_a_graph_has_the_same_state(outer: Callable[..., torch.nn.Module]) -> None:
+    model, inputs = gated()
+    traced = outer(calque.trace(model, inputs[0]))
+    graph = calque.trace(traced, inputs[0])
+    assert set(graph.state_dict()) == set(traced.state_dict())
+    assert set(calque.trace(graph, inputs[0]).state_dict()) == set(traced.state_dict())
+    graph.load_state_dict(outer(calque.trace(Gated(), inputs[0])).state_dict())
+    for x in inputs:
+        torch.testing.assert_close(graph(x), model(x))
+
+
 @pytest.mark.parametrize("change", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
 def test_copies_of_the_graph_have_the_branches(change: Callable[..., Any]) -> None:
     model, inputs = gated()

@@ -117,7 +117,12 @@ def exchanged(
             below = [
                 one for owner in owners if owner is not None for one in rows.get(id(owner), ())
             ]
-            stack += [(one, name, is_left or is_changed) for one in below for name in one.before]
+            stack += [
+                (one, name, is_left or is_changed)
+                for one in below
+                for name, held in one.before.items()
+                if not is_changed or _is_container(held)  # the program's own outcome has the rest
+            ]
 
 
 def compares_tensors(snapshot: Snapshot, tensors: Iterable[Any] = ()) -> bool:

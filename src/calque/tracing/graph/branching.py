@@ -14,7 +14,7 @@ from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.checks import recorded
-from calque.tracing.graph.member_source import renamed
+from calque.tracing.graph.member_source import RESERVED, renamed
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     DropoutNd,
@@ -110,10 +110,11 @@ def in_branches(module: torch.nn.Module, root: torch.nn.Module) -> Iterator[str]
         if id(one) in called:
             yield path
         elif not isinstance(one, Branch):
-            inside = [
-                (f"{path}.{n}" if path else n, m) for n, m in one._modules.items() if m is not None
+            pending += [
+                (f"{path}.{name}" if path else name, inside)
+                for name, inside in one._modules.items()
+                if inside is not None and (path or name not in RESERVED)  # has another name, too
             ]
-            pending += reversed(inside)
 
 
 def _rebuilt(function: Callable[..., GraphModule], args: tuple[Any, ...]) -> Branch:

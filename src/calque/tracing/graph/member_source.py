@@ -8,7 +8,7 @@ from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 
 _MEMBERS = ("_parameters", "_buffers", "_modules")
-_RESERVED = frozenset(dir(GraphModule)) | {"meta", "shape_env", "_graph", "_code"}
+RESERVED: frozenset[str] = frozenset(dir(GraphModule)) | {"meta", "shape_env", "_graph", "_code"}
 """Attributes of graph modules, which members of a program cannot have as names."""
 
 
@@ -82,7 +82,7 @@ def renamed(graph: Graph, taken: Container[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in graph.nodes:
         first, dot, rest = str(node.target).partition(".")
-        if node.op in ("call_module", "get_attr") and first in _RESERVED:
+        if node.op in ("call_module", "get_attr") and first in RESERVED:
             new = f"{first}_"
             while new in taken:
                 new += "_"

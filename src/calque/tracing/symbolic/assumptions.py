@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch.fx.graph import Graph
 from torch.fx.node import Node
 
@@ -55,6 +56,9 @@ class Assumptions:
 
     def ask(self, node: Node, *aspects: str) -> None:
         """Note that the program used a known property of a node's value."""
+        computed = node.op not in ("placeholder", "get_attr")
+        if "is_leaf" in aspects and computed and node.target is not torch.nn.Parameter:
+            aspects += ("requires_grad",)  # what is computed without a gradient is a leaf
         if node in self._from_inputs:
             self._asked.update(aspects)
         if "requires_grad" in aspects and node.op == "get_attr":

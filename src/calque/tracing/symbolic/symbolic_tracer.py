@@ -313,6 +313,8 @@ class SymbolicTracer(AbstractTracer):
         else:
             attribute, question = "", name
         if question in REFUSED and isinstance(subject, torch.fx.Proxy):
+            if question == "grad_fn" and subject.is_leaf is True:
+                return None
             refuse(subject, question)
         aspect = ASPECTS.get(question)
         if aspect is not None:

@@ -209,7 +209,7 @@ def two_jitted_functions_share_state(case: Case) -> Seen:
         yield write(case.x + i), read(case.x), s.turn
 
 
-@program(states=2)
+@program(states=3)  # each of two numbers, and any number
 def methods_of_two_instances(case: Case) -> Seen:
     class Scaler:
         def __init__(self, gain):

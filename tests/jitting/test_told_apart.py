@@ -188,6 +188,65 @@ def test_an_argument_whose_id_the_state_holds(look_up: Callable[..., Tensor]) ->
 
 
 @pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+@pytest.mark.parametrize("written", [str, hex, "t{}".format, "<{:x}>".format, float, lambda n: -n])
+def test_an_argument_whose_id_the_state_holds_in_another_form(written: Callable[..., Any]) -> None:
+    seen = []
+    for device in ("cpu", "jax"):
+        tensors = [torch.full((2,), float(i), device=device) for i in range(3)]
+        known = {written(id(tensors[0]))}
+        state = SimpleNamespace(last=None)
+
+        def find(x: Tensor, known: set[Any] = known) -> Tensor:
+            return x * (2 if written(id(x)) in known else 3)
+
+        def follow(x: Tensor, state: Any = state) -> Tensor:
+            is_last, state.last = state.last == written(id(x)), written(id(x))
+            return x * (2 if is_last else 3)
+
+        run = (find, follow) if device == "cpu" else (calque.jit(find), calque.jit(follow))
+        order = (1, 1, 1, 2, 2, 2, 0, 0, 1)
+        seen.append([[one(tensors[i]).tolist() for one in run] for i in order])
+    assert seen[0] == seen[1]
+
+
+FOUND: dict[str, Callable[[Any, Any], int]] = {
+    "index": lambda one, known: known.index(one),
+    "remove": lambda one, known: known.remove(one) or known.append(one) or len(known),
+    "key": lambda one, known: dict(zip(known, (5, 6, 7)))[one],
+    "id": lambda one, known: {id(other): i for i, other in enumerate(known)}[id(one)],
+}
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+@pytest.mark.parametrize("name", FOUND)
+def test_an_argument_that_a_function_looks_for_in_its_state(name: str) -> None:
+    find, seen = FOUND[name], []
+    for device in ("cpu", "jax"):
+        known = [Box(torch.full((2,), i + 1.0, device=device)) for i in range(3)]
+        boxes = list(known)
+
+        def step(box: Box, known: list[Box] = known) -> Tensor:
+            return box.value * find(box, known)
+
+        run = step if device == "cpu" else calque.jit(step)
+        found = [run(boxes[i]).tolist() for i in (0, 0, 1, 0, 2, 2, 1)]
+        with pytest.raises((ValueError, KeyError)):
+            run(Box(torch.ones(2, device=device)))
+        seen.append((found, [boxes.index(box) for box in known]))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+def test_a_list_whose_id_is_a_key() -> None:
+    lists = [[torch.full((2,), float(i), device="jax")] for i in range(3)]
+    numbers = {id(one): i + 1 for i, one in enumerate(lists)}
+    run = calque.jit(lambda one: one[0] * numbers[id(one)])
+    assert [run(lists[i]).tolist()[0] for i in (0, 0, 1, 2, 0)] == [0, 0, 2, 6, 0]
+    with pytest.raises(KeyError):
+        run([torch.ones(2, device="jax")])
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
 @pytest.mark.parametrize("order", ["aab", "abab", "aabba"])
 def test_a_gradient_whose_id_a_function_asks_for_in_another(order: str) -> None:
     seen = []

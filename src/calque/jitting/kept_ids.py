@@ -5,7 +5,8 @@ them, a program serves all of them: what it does with the ids in the call itself
 arguments are the same, and that is guarded in any case.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+import re
+from collections.abc import Collection, Container, Iterable, Iterator
 from typing import Any
 
 from calque.jitting.python_effects import PythonState
@@ -16,6 +17,8 @@ from calque.state.values import SCALARS, instance_dict
 
 _LEAST = 1 << 16
 """No object has a lower id."""
+_DECIMAL = re.compile("[0-9]{5,20}")
+_HEXADECIMAL = re.compile("[0-9a-fA-F]{5,16}")
 
 
 class KeptIds:
@@ -72,8 +75,7 @@ def kept_ids(
         return None
     asked = [i for i, one in enumerate(leaves) if snapshot.identifies((one, stand_ins[i]))]
     passed = {} if given is None else dict(containers(given))
-    rebuilt = {key: steps for key, steps in state.given.items() if steps in passed}
-    rebuilt = {key: steps for key, steps in rebuilt.items() if snapshot.has_identified(key)}
+    rebuilt = _rebuilt(state, passed)
     if not asked and not rebuilt:
         return None
     held, places = frozenset(_numbers(_held(snapshot), {})), frozenset(rebuilt.values())
@@ -85,6 +87,32 @@ def kept_ids(
     if any(id(one) in kept for i in asked for one in (leaves[i], stand_ins[i])):
         state.unrepeatable.append("the id of an argument is in the state or the result")
     return KeptIds(asked, places, held)
+
+
+def look_for_kept(state: PythonState, given: object, own: Collection[Steps]) -> None:
+    """Check, where the function has raised an error, that it is not because it got containers anew.
+
+    Raises:
+        Overlap: the state holds the ids of containers for whose ids the function asks.
+    """
+    if given is None or not state.snapshot.asks_identity:
+        return
+    passed = dict(containers(given))
+    if rebuilt := _rebuilt(state, passed):
+        held = frozenset(_numbers(_held(state.snapshot), {}))
+        found = {steps for steps in rebuilt.values() if id(passed[steps]) in held}
+        if not found <= frozenset(own):
+            raise Overlap(found)
+
+
+def _rebuilt(state: PythonState, passed: Container[Steps]) -> dict[int, Steps]:
+    """Returns the paths to containers that the function gets anew and asks for the ids of, by id.
+
+    Args:
+        passed: the paths to the call's own containers.
+    """
+    rebuilt = {key: steps for key, steps in state.given.items() if steps in passed}
+    return {k: steps for k, steps in rebuilt.items() if state.snapshot.has_identified(k)}
 
 
 def _held(snapshot: Snapshot) -> Iterator[Any]:
@@ -102,13 +130,18 @@ def _new(before: dict[Any, Any], now: dict[Any, Any]) -> Iterator[Any]:
 
 
 def _numbers(values: Iterable[Any], known: dict[int, Any]) -> Iterator[int]:
-    """Yields the large numbers in values, and in what these hold unless that is known."""
+    """Yields the large numbers in values, and in what these hold unless that is known.
+
+    The sign does not matter, and numbers in text are found, too.
+    """
     stack, seen = list(values), set[int]()
     while stack:
         value = stack.pop()
-        if type(value) is int:
-            if value >= _LEAST:
-                yield value
+        if type(value) is int or (type(value) is float and value.is_integer()):
+            if abs(value) >= _LEAST:
+                yield abs(int(value))
+        elif type(value) is str:
+            yield from _written(value)
         elif type(value) not in SCALARS and id(value) not in seen and id(value) not in known:
             seen.add(id(value))
             if isinstance(value, dict):
@@ -117,3 +150,14 @@ def _numbers(values: Iterable[Any], known: dict[int, Any]) -> Iterator[int]:
                 stack += elements_of(value)
             elif known and (held := instance_dict(value)) is not None:
                 stack += held.values()
+
+
+def _written(text: str) -> Iterator[int]:
+    """Yields the large numbers in a text, decimal and hexadecimal.
+
+    >>> list(_written("tensor 123456, 0x1e240"))
+    [123456, 1193046, 123456]
+    """
+    yield from map(int, _DECIMAL.findall(text))
+    for digits in _HEXADECIMAL.findall(text):
+        yield int(digits, 16)

@@ -15,7 +15,7 @@ from calque.jitting.backward_effects import BackwardEffects
 from calque.jitting.effects import Rebound
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
-from calque.jitting.kept_ids import kept_ids
+from calque.jitting.kept_ids import kept_ids, look_for_kept
 from calque.jitting.made_modules import check_gradients_reach, made_here
 from calque.jitting.object_results import (
     classes_created_again,
@@ -27,7 +27,7 @@ from calque.jitting.recording import Target
 from calque.jitting.replaced_state import exchanged
 from calque.jitting.result_descriptions import Describer
 from calque.jitting.returned_containers import Containers
-from calque.jitting.state_arguments import apart_of
+from calque.jitting.state_arguments import apart_of, belonging
 from calque.jitting.variable_numbers import globals_of
 from calque.program import signature
 from calque.program.gradients.derivatives import derive
@@ -146,6 +146,7 @@ class Outcome:
                     except Exception as error:
                         if not is_of_handler(error):  # a traced number may be the cause
                             trace.optimizer_tracing.give_up_in_step()
+                            self._look_for_rebuilt()
                         raise
                 if touched:
                     raise Restructure(touched=touched)
@@ -163,6 +164,15 @@ class Outcome:
                 return result
             finally:
                 refusals.clear()  # their tracebacks hold this frame
+
+    def _look_for_rebuilt(self) -> None:
+        """Check, after an error, that it is not because the function looked for an argument in its
+        state (`self.layers.index(layer)`) that it got anew.
+        """
+        trace = self._trace
+        own = trace.own_containers
+        belonging(trace.state, trace.given, trace.spec, own)
+        look_for_kept(trace.state, trace.given, own)
 
     def _described(self, returned: list[Any]) -> Describer:
         """Describe the result, which is removed from a list, and other changes, which are

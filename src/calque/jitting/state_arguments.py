@@ -196,13 +196,9 @@ def apart_of(
         Restructure: flattened objects belong to the state, or the function compares identities.
     """
     snapshot = state.snapshot
-    distinct = _distinct_objects(snapshot, given, spec)
-    told_by_is = snapshot.compares_objects or snapshot.asks_identity
-    held = snapshot.known if told_by_is else snapshot.rows
+    distinct = belonging(state, given, spec, own_containers)
+    told_by_is = _told_by_is(snapshot)
     changes = state.changes_containers or told_by_is
-    if changes and (found := overlapping(given, held).keys()):
-        if not found <= own_containers:
-            raise Overlap(found)
     tells = snapshot.compares_objects or snapshot.tells(stand_ins)
     tensors = {**own_tensors, **snapshot.tensors} if tells else {}
     told = {**tensors, **_functions(state, leaves)}
@@ -211,6 +207,28 @@ def apart_of(
         tuples = [one for one in snapshot.known.values() if type(one) is tuple and told_by_is]
         return Apart(snapshot.rows, tuples, changes, told or None, leaves, distinct)
     return None
+
+
+def belonging(
+    state: PythonState, given: object, spec: object, own_containers: frozenset[Any]
+) -> Distinct | None:
+    """Returns a check that flattened objects do not belong to the state; None if there are none.
+
+    Raises:
+        Overlap, Restructure: see `apart_of`.
+    """
+    snapshot = state.snapshot
+    distinct = _distinct_objects(snapshot, given, spec)
+    told_by_is = _told_by_is(snapshot)
+    if state.changes_containers or told_by_is:
+        found = overlapping(given, snapshot.known if told_by_is else snapshot.rows).keys()
+        if not found <= own_containers:
+            raise Overlap(found)
+    return distinct
+
+
+def _told_by_is(snapshot: Snapshot) -> bool:
+    return snapshot.compares_objects or snapshot.asks_identity
 
 
 def _functions(state: PythonState, leaves: list[Any]) -> dict[int, Any]:

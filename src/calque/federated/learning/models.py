@@ -51,7 +51,8 @@ class Model:
     Args:
         module: a module that takes `x` of the examples (unpacked if `x` is a tuple or a dict).
         loss: a function of the module's output and `y` that returns one loss for each example; by
-            default the cross-entropy.
+            default the cross-entropy. An example with a label that this ignores (-100) has a loss
+            of 0 and counts in the mean of its batch; PyTorch's mean leaves it out.
 
     Attributes:
         parameters, buffers: the module's own, as arrays keyed as `state_dict()`.

@@ -100,6 +100,61 @@ def test_a_number_is_an_input(name: str) -> None:
     assert run.compilations == 1
 
 
+@pytest.mark.parametrize("name", ["huber_loss", "smooth_l1_loss"])
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_losses_of_infinite_numbers(name: str, reduction: str) -> None:
+    loss, option = getattr(F, name), {"huber_loss": "delta", "smooth_l1_loss": "beta"}[name]
+    s = SimpleNamespace(p=0.0)
+    target = torch.tensor([torch.inf, -torch.inf, torch.nan, 3e38, -1.0, 0.1, 0.0])
+
+    def step(x, y):
+        found = loss(x, y, reduction=reduction, **{option: s.p})
+        return found.detach(), *torch.autograd.grad(found.sum(), x)
+
+    run = calque.jit(step)
+    x = torch.zeros(7, requires_grad=True)
+    moved = x.detach().to("jax").requires_grad_()
+    for p in (0.3, 0.7, 1, 1.5, 20.0, 0.5):
+        s.p = p
+        found = [one.cpu() for one in run(moved, target.to("jax"))]
+        torch.testing.assert_close(found, [*step(x, target)], equal_nan=True)
+
+
+def test_a_loss_without_a_width_raises() -> None:
+    x = torch.ones(2, device="jax")
+    with pytest.raises(RuntimeError, match="non-positive values for delta"):
+        F.huber_loss(x, x, delta=torch.nan)
+    with pytest.raises(RuntimeError, match="negative values for beta"):
+        F.smooth_l1_loss(x, x, beta=torch.nan)
+
+
+def test_dropout_scales_all_digits() -> None:
+    s = SimpleNamespace(p=0.3)
+    x = torch.ones(50, dtype=torch.float64, device="jax", requires_grad=True)
+
+    def step():
+        y = F.dropout(x, s.p)
+        return y.max(), torch.autograd.grad(y.sum(), x)[0].max()
+
+    run = calque.jit(step)
+    for p in (0.3, 0.2, 0.1, 0.45):
+        s.p = p
+        assert [one.item() for one in (*step(), *run())] == pytest.approx([1 / (1 - p)] * 4, 1e-14)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, p: torch.pow(input=x.abs(), exponent=p),
+        lambda x, p: torch.lerp(input=x, end=x.sin(), weight=p),
+        lambda x, p: torch.quantile(input=x, q=p),
+    ],
+)
+def test_a_tensor_is_passed_by_name(function: Any) -> None:
+    _, run = _run(lambda x, s: function(x, s.p), calque.jit)
+    assert len(run.history) <= 2
+
+
 @pytest.mark.parametrize("name", ["dropout", "smooth_labels", "bernoulli_", "quantile"])
 def test_a_number_out_of_range_raises_the_same_error(name: str) -> None:
     s = SimpleNamespace(p=0.5)

@@ -21,6 +21,7 @@ from calque.program.whole_operands import is_single, tensor_of
 
 Tensor = torch.Tensor
 _WIDE = (torch.float32, torch.float64)
+_LEAST = torch.finfo(torch.float32).tiny
 _SPECIAL = (0, 0.5, 1, 2, 3, -0.5, -1, -2)
 """Exponents for which PyTorch computes a power in other ways."""
 
@@ -52,7 +53,9 @@ def taken(parameters: Parameters, func: Any, args: Sequence[Any], kwargs: dict[s
     if len(args) > len(parameters.names):
         return None
     given = dict(zip(parameters.names, args)) | kwargs
-    if len(given) < len(args) + len(kwargs):
+    if parameters.names[0] == "self" and "input" in kwargs:  # a function's name for it
+        given["self"] = given.pop("input")
+    if len(given) < len(args) + len(kwargs) or parameters.names[0] not in given:
         return None
     if not any(_is_traced(given.get(name)) for name in parameters.numbers):
         return None
@@ -79,6 +82,11 @@ def _is_share(number: Any) -> bool:
     return 0 <= number <= 1
 
 
+def _is_width(number: Any) -> bool:
+    """Returns True for positive numbers by which float32 can divide."""
+    return _LEAST <= number <= 1 / _LEAST
+
+
 def _operand(number: Any, like: Tensor) -> Tensor | None:
     """Returns a number as a tensor of no dimensions; None if the dtype cannot hold it."""
     if like.dtype == torch.float32 and not _asked(number, is_single):
@@ -98,10 +106,10 @@ def _dropout(func: Any, given: dict[str, Any]) -> Any:
     for end in (0.0, 1.0):
         if _asked(p, lambda value, end=end: value == end):
             return func(**(given | {"p": end}))
-    keep = tensor_of(1 - p, torch.float32, x.device)
     with torch.no_grad():
-        mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(keep)
-    return torch.where(mask, x * (1 / keep).to(x.dtype), 0.0)
+        coins = torch.empty_like(x, dtype=torch.bool)
+        mask = coins.bernoulli_(tensor_of(1 - p, torch.float32, x.device))
+    return torch.where(mask, x * (1 / tensor_of(1 - p, x.dtype, x.device)), 0.0)
 
 
 def _coins(func: Any, given: dict[str, Any]) -> Any:
@@ -249,18 +257,20 @@ def _is_plain_loss(given: dict[str, Any]) -> bool:
 
 def _huber(func: Any, given: dict[str, Any]) -> Any:
     delta = given["delta"]
-    if not _is_plain_loss(given) or not _asked(delta, lambda value: value > 0):
+    if not _is_plain_loss(given) or not _asked(delta, _is_width):
         return None
-    far = (given["input"] - given["target"]).abs()
-    return _reduced(torch.where(far <= delta, 0.5 * far * far, delta * (far - 0.5 * delta)), given)
+    gap = given["input"] - given["target"]  # whose infinite and NaN elements have gradients, too
+    near = gap.clamp(-delta, delta)
+    return _reduced(near * (gap - 0.5 * near), given)
 
 
 def _smooth_l1(func: Any, given: dict[str, Any]) -> Any:
     beta = given["beta"]
-    if not _is_plain_loss(given) or not _asked(beta, lambda value: value > 0):
+    if not _is_plain_loss(given) or not _asked(beta, _is_width):
         return None
-    far = (given["input"] - given["target"]).abs()
-    return _reduced(torch.where(far < beta, 0.5 * far * far / beta, far - 0.5 * beta), given)
+    gap = given["input"] - given["target"]
+    slope = (gap / beta).clamp(-1, 1)
+    return _reduced(slope * (gap - 0.5 * beta * slope), given)
 
 
 _OF_NORMAL = ("mean", "std")

@@ -246,14 +246,19 @@ def native_dropout(key: Array, input: Array, p: Any, train: bool | None) -> tupl
         return input, jnp.ones(input.shape, jnp.bool_)
     keep = jnp.asarray(1 - p, jnp.float32)
     mask = _coins(key, input.shape, keep)
-    scale = jnp.where(keep == 0, 0, 1 / jnp.where(keep == 0, 1, keep))
+    share = jnp.asarray(1 - p, _dtype_of_scale(input.dtype))
+    scale = jnp.where(keep == 0, 0, 1 / jnp.where(keep == 0, 1, share))
     return _scaled(input, mask, scale), mask
 
 
 @op("native_dropout_backward", dynamic=("scale",))
 def native_dropout_backward(grad_output: Array, mask: Array, scale: Any) -> Array:
     grad = grad_output.astype(to_float(grad_output.dtype))
-    return _scaled(grad, mask != 0, jnp.asarray(scale, jnp.float32))
+    return _scaled(grad, mask != 0, jnp.asarray(scale, _dtype_of_scale(grad.dtype)))
+
+
+def _dtype_of_scale(dtype: Any) -> Any:
+    return jnp.float64 if dtype == jnp.float64 else jnp.float32
 
 
 @opmath

@@ -68,7 +68,7 @@ def mse_loss_backward(grad_output: Array, self: Array, target: Array, reduction:
     refuses=no_kernel("smooth_l1_cpu", BOOL, INT, COMPLEX, pair=True),
 )
 def smooth_l1_loss(self: Array, target: Array, reduction: int = MEAN, beta: float = 1.0) -> Array:
-    if beta < 0:
+    if not beta >= 0:  # nor NaN
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
     return reduce(_smooth(*promote(self, target), beta), reduction)
 
@@ -107,7 +107,7 @@ def _input_holds(self: Any, target: Any, *_: Any, **__: Any) -> None:
     refuses=no_kernel("huber_cpu", BOOL, INT, COMPLEX, pair=True),
 )
 def huber_loss(self: Array, target: Array, reduction: int = MEAN, delta: float = 1.0) -> Array:
-    if delta <= 0:
+    if not delta > 0:  # nor NaN
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     return reduce(_huber(*promote(self, target), delta).astype(self.dtype), reduction)
 

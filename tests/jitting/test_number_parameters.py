@@ -1,5 +1,6 @@
 """Numbers that change, as parameters of functions that want plain floats."""
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 from torch.nn import init
 
 import calque
+from calque.state.stand_ins import StandIn
 
 pytestmark = pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
 
@@ -206,3 +208,12 @@ def test_a_name_of_a_method_that_takes_numbers_only_while_tracing() -> None:
     assert found == pytest.approx([2 * 0.9**i for i in range(1, 6)])
     assert len(step.history) <= 3
     assert "sub" not in vars(torch.Tensor)
+
+
+def test_a_replaced_function_has_the_attributes_of_its_original() -> None:
+    """Modules that are imported in a trace read them: `torch._numpy`, for one."""
+    one = StandIn(torch.where, lambda args: False, torch.where)
+    assert one.__name__ == "where"
+    assert copy.copy(one).original is torch.where
+    with pytest.raises(AttributeError):
+        _ = one.missing

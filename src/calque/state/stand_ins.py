@@ -51,6 +51,11 @@ class StandIn:
         self._takes = takes
         self._function = function
 
+    def __getattr__(self, name: str) -> Any:  # the name of a function, its signature
+        if name == "original":  # of an object that is not initialized
+            raise AttributeError(name)
+        return getattr(self.original, name)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._takes(args):
             return self._function(*args, **kwargs)

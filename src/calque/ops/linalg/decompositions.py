@@ -55,8 +55,12 @@ def _triangle_to_hermitian(array: Array, upper: bool) -> Array:
 
 
 def _cholesky(matrix: Array) -> Array:
-    """Returns the lower factor; NaN where a minor is not positive, and after an infinite pivot."""
+    """Returns the lower factor; NaN where a minor is not positive, and, for single precision, after
+    an infinite pivot.
+    """
     factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
+    if matrix.dtype != jnp.float32:
+        return factor
     infinite = jnp.isinf(jnp.diagonal(factor, axis1=-2, axis2=-1))
     # Both are over columns: from the first infinite one on, and strictly after it.
     column = jnp.cumsum(infinite, -1) > 0

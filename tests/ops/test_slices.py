@@ -1,21 +1,10 @@
 """Gradients of slices: right, and one executable for all starts."""
 
-from collections.abc import Iterator
-
-import jax
 import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
-
-
-@pytest.fixture
-def nothing_removed() -> Iterator[None]:
-    """No compiled program is removed, as one is in turn where the tests keep a hundred."""
-    before = torch.jax.get_max_programs()
-    torch.jax.set_max_programs(1 << 20)
-    yield
-    torch.jax.set_max_programs(before)
+from tests import new_process
 
 
 def _gradient(x, take):
@@ -44,22 +33,30 @@ def test_gradients(take):
     torch.testing.assert_close(_gradient(x.to("jax"), take).cpu(), _gradient(x, take))
 
 
-@pytest.mark.parametrize("take", [lambda x, i: x[i : i + 3], lambda x, i: x[i]])
-@pytest.mark.usefixtures("nothing_removed")
-def test_a_new_start_compiles_nothing(take):
-    x = torch.randn(11, 4, device="jax")
-    _gradient(x, lambda x: take(x, 0))
-    compiled = []
+STARTS = """
+import jax, torch, calque
 
-    def note(name, *_, **__):
-        compiled.append(name)
+def gradient(x, take):
+    x = x.detach().requires_grad_()
+    y = take(x)
+    y.backward(torch.arange(1.0, y.numel() + 1, device=y.device).view(y.shape))
 
-    jax.monitoring.register_event_duration_secs_listener(note)
-    try:
-        for start in (1, 3, 7, 8):
-            _gradient(x, lambda x, i=start: take(x, i))
-        assert not [name for name in compiled if "compile" in name]
-        _gradient(x[:, 1:], lambda x: take(x, 2))
-        assert [name for name in compiled if "compile" in name]
-    finally:
-        jax.monitoring.unregister_event_duration_listener(note)
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, *_, **details: compiled.append((name, details)) if "compile" in name else None
+)
+x = torch.randn(11, 4, device="jax")
+for take in (lambda x, i: x[i : i + 3], lambda x, i: x[i]):
+    gradient(x, lambda x: take(x, 0))
+    compiled.clear()
+    for start in (1, 3, 7, 8):
+        gradient(x, lambda x: take(x, start))
+    assert not compiled, compiled
+    gradient(x[:, 1:], lambda x: take(x, 2))
+    assert compiled
+"""
+"""Runs in a process that has compiled nothing else, and has no other threads."""
+
+
+def test_a_new_start_compiles_nothing():
+    new_process.check(STARTS)

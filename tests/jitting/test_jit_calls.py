@@ -119,6 +119,17 @@ def test_zeros_of_either_sign_are_other_programs():
     assert run(ones(1), -0.0).item() == -1
 
 
+def test_the_reason_names_the_gradient_of_an_argument():
+    step = calque.jit(lambda x: (x * 2).sum())
+    x = torch.ones(2, device="jax", requires_grad=True)
+    step(x).backward()
+    step(x)
+    step(x * 1)
+    given, computed = step.history[1:]
+    assert given.endswith("requires_grad, with a .grad")
+    assert computed.endswith("requires_grad, computed from others")
+
+
 def test_nan_does_not_retrace_for_ever():
     run = calque.jit(lambda x, s: x * s)
     for _ in range(3):

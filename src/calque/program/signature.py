@@ -259,8 +259,11 @@ def _described(key: Any) -> str:
     if len(key) == 4:
         return _described_array(*key)
     _, shape, stride, dtype, device, gradient, *attributes = key
-    requires = ", requires_grad" if gradient else ""
-    said = f"a tensor of shape {tuple(shape)}, stride {stride}, {dtype} on {device}{requires}"
+    said = f"a tensor of shape {tuple(shape)}, stride {stride}, {dtype} on {device}"
+    if gradient is not None:
+        is_leaf, has_gradient = gradient
+        computed = "" if is_leaf else ", computed from others"
+        said += f", requires_grad{computed}{', with a .grad' if has_gradient else ''}"
     for placement in (found for found in attributes if type(found) is Placed):
         said += f", spread as {getattr(placement[0], 'spec', placement[0])}"
     attributes = [found for found in attributes if type(found) is Attributes]

@@ -11,6 +11,10 @@ from calque.tracing.graph import checks
 from calque.upstream import torch_c
 
 
+CHANGING = frozenset(("dtype", "device", "stride", "requires_grad"))
+"""The properties of parameters and other constants that a user may change after the trace."""
+
+
 class Assumptions:
     """What a program read while it was traced.
 
@@ -39,7 +43,8 @@ class Assumptions:
         self.last_input: Node | None = None
         self.settings: dict[tuple[str, tuple[Any, ...]], Any] = {}
         self.modes: dict[str, bool] = {}
-        self._trainable: dict[str, bool] = {}
+        self._members: dict[str, dict[str, Any]] = {}
+        self._computed: dict[Node, bool] = {}
         self._asked: set[str] = set()
         self._from_inputs: set[Node] = set()
 
@@ -56,20 +61,39 @@ class Assumptions:
 
     def ask(self, node: Node, *aspects: str) -> None:
         """Note that the program used a known property of a node's value."""
-        computed = node.op not in ("placeholder", "get_attr")
+        value = node.meta.get("val")
+        if node.op == "get_attr":
+            self.ask_member(node, value, *aspects)
+            return
+        computed = node.op != "placeholder"
         if "is_leaf" in aspects and computed and node.target is not torch.nn.Parameter:
             aspects += ("requires_grad",)  # what is computed without a gradient is a leaf
         if node in self._from_inputs:
             self._asked.update(aspects)
-        if "requires_grad" in aspects and node.op == "get_attr":
-            self._trainable[str(node.target)] = node.meta["val"].requires_grad
-        elif "requires_grad" in aspects and node.op != "placeholder":
+        if "requires_grad" in aspects and computed:
             self.settings["is_grad_enabled", ()] = torch_c.is_grad_enabled()
+            self._ask_where_computed(node, value)
+
+    def ask_member(self, node: Node, value: Any, *aspects: str) -> None:
+        """Note that the program used a known property of a parameter or another constant."""
+        looks = {aspect: checks.LOOKS[aspect](value) for aspect in aspects if aspect in CHANGING}
+        if looks:
+            self._members.setdefault(str(node.target), {}).update(looks)
+
+    def _ask_where_computed(self, node: Node, value: torch.Tensor) -> None:
+        """Insert a check of whether a computed tensor requires grad where the program asks, for it
+        depends on all that the tensor was computed from, and on what was written into it.
+        """
+        if self._computed.get(node) != value.requires_grad:
+            self._computed[node] = value.requires_grad
+            looks = {"requires_grad": value.requires_grad}
+            node.graph.call_function(checks.expect_tensor, (node, node.name, looks))
 
     def update(self, other: "Assumptions") -> None:
         """Add the assumptions of another run of the program."""
         self._asked |= other._asked
-        self._trainable.update(other._trainable)
+        for name, looks in other._members.items():
+            self._members.setdefault(name, {}).update(looks)
         self.settings.update(other.settings)
         self.modes.update(other.modes)
         self.asks_identity |= other.asks_identity
@@ -90,9 +114,9 @@ class Assumptions:
                 asked = {aspect: look for aspect, look in looks.items() if aspect in self._asked}
                 graph.call_function(checks.expect_tensor, (node, name, asked))
             self._insert_checks_of_objects(graph)
-            for name, value in self._trainable.items():
+            for name, looks in self._members.items():
                 member = graph.create_node("get_attr", name)
-                graph.call_function(checks.expect_tensor, (member, name, {"requires_grad": value}))
+                graph.call_function(checks.expect_tensor, (member, name, looks))
             for (name, args), answer in self.settings.items():
                 graph.call_function(checks.expect_setting, (name, args, answer))
             for path, training in self.modes.items():

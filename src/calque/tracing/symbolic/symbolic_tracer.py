@@ -44,6 +44,7 @@ from calque.tracing.proxies.proxy import has_proxy, record_call
 from calque.tracing.proxies.wrapping import registered_identities
 from calque.tracing.symbolic.abstract_tracer import AbstractTracer
 from calque.tracing.symbolic.assignments import Assignments
+from calque.tracing.symbolic.assumptions import CHANGING
 from calque.tracing.symbolic.contexts import Contexts, hold_contexts
 from calque.tracing.symbolic.entering import as_called
 from calque.tracing.symbolic.leaves import ModuleLeaves, ModuleState, has_backward_hooks
@@ -319,6 +320,10 @@ class SymbolicTracer(AbstractTracer):
         aspect = ASPECTS.get(question)
         if aspect is not None:
             if not isinstance(subject, torch.fx.Proxy):
+                if aspect in CHANGING and type(subject) in (torch.Tensor, torch.nn.Parameter):
+                    member = self.create_arg(subject)  # the program got it by itself
+                    self.assumed.ask_member(member, subject, aspect)
+                    self.graph.erase_node(member)
                 return func(*args, **kwargs)
             if "val" in subject.node.meta and not has_proxy((*args[1:], *kwargs.values())):
                 self.assumed.ask(subject.node, aspect)

@@ -70,6 +70,95 @@ def test_whether_a_parameter_is_trained_is_checked() -> None:
         graph(X)
 
 
+class Asks(torch.nn.Module):
+    """Multiplies by two or by five, as a question about its layer, or what it computes, decides."""
+
+    def __init__(self, question: Callable[[torch.nn.Linear, torch.Tensor], bool]) -> None:
+        super().__init__()
+        self.layer, self.question = torch.nn.Linear(3, 3), question
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (2 if self.question(self.layer, x) else 5)
+
+
+def _written(layer: torch.nn.Linear, x: torch.Tensor) -> bool:
+    made = torch.zeros(3)
+    made[:2] = layer.bias[:2]
+    return made.requires_grad
+
+
+def _frozen(model: Asks) -> None:
+    model.layer.requires_grad_(False)
+
+
+def _laid_out_anew(model: Asks) -> None:
+    model.layer.weight.data = torch.randn(3, 3).t()
+
+
+OF_PARAMETERS = {
+    "parameters": (lambda layer, x: any(p.requires_grad for p in layer.parameters()), _frozen),
+    "next": (lambda layer, x: next(layer.parameters()).requires_grad, _frozen),
+    "dict": (lambda layer, x: layer._parameters["bias"].requires_grad, _frozen),
+    "computed": (lambda layer, x: layer(x).requires_grad, _frozen),
+    "product": (lambda layer, x: (layer.bias * x).requires_grad, _frozen),
+    "leaf": (lambda layer, x: not (layer.bias + 1).is_leaf, _frozen),
+    "written": (_written, _frozen),
+    "dtype": (lambda layer, x: layer.weight.dtype == torch.float32, Asks.double),
+    "dtype of any": (
+        lambda layer, x: all(p.dtype == torch.float32 for p in layer.parameters()),
+        Asks.double,
+    ),
+    "contiguous": (lambda layer, x: next(layer.parameters()).is_contiguous(), _laid_out_anew),
+}
+
+
+@pytest.mark.parametrize("name", OF_PARAMETERS)
+def test_what_is_asked_of_parameters_and_what_they_give_is_checked(name: str) -> None:
+    question, change = OF_PARAMETERS[name]
+    model = Asks(question)
+    graph = calque.trace(model, X)
+    assert graph(X).tolist() == model(X).tolist() == (X * 2).tolist()
+    change(model)
+    change(graph) if change is Asks.double else None
+    with pytest.raises(TraceError, match="the program reads it"):
+        graph(X)
+
+
+def test_whether_a_written_tensor_requires_grad_depends_on_an_input() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        made = torch.zeros(4, 2, 3)
+        made[0].copy_(x)
+        return x * (2 if made.requires_grad else 5)
+
+    graph = calque.trace(f, X)
+    assert graph(X).tolist() == (X * 5).tolist()
+    with pytest.raises(TraceError, match="requires_grad = False, called with True"):
+        graph(X.clone().requires_grad_())
+
+
+def _steps(layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    parameters = list(layer.parameters())
+    for each, gradient in zip(parameters, torch.autograd.grad(layer(x).sum(), parameters)):
+        each.grad = gradient
+    torch.optim.SGD(parameters, 0.1).step()
+    return x
+
+
+EACH_RUN = {
+    "gradient": lambda layer, x: x * sum(p.grad is None for p in layer.parameters()),
+    "optimizer": _steps,
+    "version": lambda layer, x: x * next(layer.parameters())._version,
+    "text": lambda layer, x: x * len(repr(next(layer.parameters()))),
+}
+
+
+@pytest.mark.parametrize("name", EACH_RUN)
+def test_what_differs_in_each_run_is_not_asked_of_parameters(name: str) -> None:
+    layer = torch.nn.Linear(3, 3)
+    with pytest.raises(TraceError, match=r"weight|parameter"):
+        calque.trace(lambda x: EACH_RUN[name](layer, x), X)
+
+
 @contextlib.contextmanager
 def doubles() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)

@@ -18,6 +18,9 @@ ASPECTS = {
     question: aspect for aspect, questions in _BY_ASPECT.items() for question in questions.split()
 }
 
+# What differs in each run, also for a parameter or another constant, and how it is refused.
+OF_EACH_RUN = {"grad": "grad", "_version": "_version", "__repr__": "repr()"}
+
 # What autograd knows of a tensor when the graph runs, what is told to autograd alone, its elements,
 # and what is a fact of its memory.
 REFUSED = frozenset(

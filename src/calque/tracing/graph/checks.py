@@ -124,7 +124,7 @@ def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
         if found != (tuple(expected) if isinstance(expected, list) else expected):
             raise SymbolicTraceError(
                 f"traced with {name}.{what} = {expected}, called with {found}, and the program "
-                f"reads it.\nTrace again with an example that has this {what}."
+                f"reads it.\nTrace again with a tensor that has this {what}."
             )
 
 

@@ -10,7 +10,6 @@ from calque.tracing.core.origins import origin_of_code
 from calque.tracing.graph import checks
 from calque.upstream import torch_c
 
-
 CHANGING = frozenset(("dtype", "device", "stride", "requires_grad"))
 """The properties of parameters and other constants that a user may change after the trace."""
 

@@ -26,7 +26,7 @@ from calque.errors.handlers import is_of_handler
 from calque.state import unwatched
 from calque.tracing.abstract.abstract_values import UNKNOWN
 from calque.tracing.abstract.fakes import hold_log
-from calque.tracing.abstract.tensor_properties import ASPECTS, OF_PYTORCH, REFUSED
+from calque.tracing.abstract.tensor_properties import ASPECTS, OF_EACH_RUN, OF_PYTORCH, REFUSED
 from calque.tracing.core.bytecode import asks_class, asks_identity
 from calque.tracing.core.calling import bound_to
 from calque.tracing.core.errors import SymbolicTraceError
@@ -317,10 +317,12 @@ class SymbolicTracer(AbstractTracer):
             if question == "grad_fn" and subject.is_leaf is True:
                 return None
             refuse(subject, question)
+        if question in OF_EACH_RUN and _is_plain(subject):
+            refuse(self.proxy(self.create_arg(subject)), OF_EACH_RUN[question])
         aspect = ASPECTS.get(question)
         if aspect is not None:
             if not isinstance(subject, torch.fx.Proxy):
-                if aspect in CHANGING and type(subject) in (torch.Tensor, torch.nn.Parameter):
+                if aspect in CHANGING and _is_plain(subject):
                     member = self.create_arg(subject)  # the program got it by itself
                     self.assumed.ask_member(member, subject, aspect)
                     self.graph.erase_node(member)
@@ -379,3 +381,10 @@ class SymbolicTracer(AbstractTracer):
         returns True if it should be carried out.
         """
         return self.assignments.allow(module, name, value)
+
+
+def _is_plain(value: object) -> bool:
+    """Returns True for a tensor that the program did not get from the trace, such as a parameter
+    of a module that it asked for all of its parameters.
+    """
+    return type(value) in (torch.Tensor, torch.nn.Parameter)

@@ -71,3 +71,14 @@ def test_only_a_leaf_is_known_to_have_no_node() -> None:
         calque.trace(program, torch.ones(2, requires_grad=True) + 1)
     with pytest.raises(TraceError, match="has its .grad_fn read"):
         calque.symbolic_trace(program)
+
+
+def test_a_graph_of_a_program_that_makes_modules_is_traced_again() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return nn.BatchNorm1d(3)(nn.LayerNorm(3)(x))
+
+    x = torch.randn(4, 3)
+    is_enabled = torch.is_grad_enabled
+    graph = calque.trace(calque.trace(program, x), x)
+    torch.testing.assert_close(graph(x), program(x))
+    assert torch.is_grad_enabled is is_enabled

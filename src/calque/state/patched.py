@@ -18,6 +18,7 @@ from calque.state.names import names_of
 from calque.state.ownership import Owner, owner_of_code
 from calque.state.paths import Path
 from calque.state.rows import NamedRow
+from calque.state.stand_ins import original
 
 METHODS_OF_TENSORS = frozenset(vars(torch.Tensor))
 """PyTorch's own methods."""
@@ -34,7 +35,7 @@ def extend_with(row: NamedRow, names: Iterable[str], stack: list[tuple[Any, Path
             continue
         row.names.add(name)
         if name in row.owner and not _is_lent(row.owner[name]):
-            value = row.before[name] = row.owner[name]
+            value = row.before[name] = original(row.owner[name])
             if any(owner_of_code(f.__code__) is Owner.USER for f in functions_of(value)):
                 stack.append((value, row.path.attribute(name)))
 

@@ -62,9 +62,33 @@ class StandIn:
         return self.original(*args, **kwargs)
 
 
+_originals: dict[int, list[tuple[Any, Any]]] = {}
+"""For each function of a trace that is in place, by its id: itself, and what it replaces."""
+
+
+def note_replacement(replacement: Any, replaced: Any) -> None:
+    """Have rows contain what a function of a trace replaces, as long as it is in place."""
+    with _lock:
+        _originals.setdefault(id(replacement), []).append((replacement, replaced))
+        present.count += 1
+
+
+def forget_replacement(replacement: Any) -> None:
+    """Is called before the original is put back, once for each call of `note_replacement`."""
+    with _lock:
+        noted = _originals[id(replacement)]
+        noted.pop()
+        if not noted:
+            del _originals[id(replacement)]
+        present.count -= 1
+
+
 def original(value: Any) -> Any:
     """Returns the original of a replaced function; other values unchanged."""
-    return value.original if type(value) is StandIn else value
+    if type(value) is StandIn:
+        return value.original
+    found = _originals.get(id(value)) if _originals else None
+    return found[-1][1] if found else value
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from calque.state.stand_ins import forget_replacement, note_replacement
+
 _MISSING = object()
 
 
@@ -29,8 +31,10 @@ class _Patch:
 
     def install(self) -> None:
         self._write(self.replacement)
+        note_replacement(self.replacement, self.found)
 
     def remove(self) -> None:
+        forget_replacement(self.replacement)
         if self._read() is self.replacement:
             self._write(self.original)
 

@@ -20,6 +20,7 @@ from calque.tracing.core.patching import Patches
 from calque.tracing.core.refusals import refuse_because
 from calque.tracing.core.torch_settings import tracer_of_program
 from calque.tracing.proxies.proxy import proxies_in
+from calque.tracing.symbolic.applications import application_of
 from calque.upstream import torch_c, torch_internals
 
 if TYPE_CHECKING:
@@ -225,30 +226,11 @@ def _watched_mode(original: Callable[..., Any]) -> Callable[..., Any]:
     return enter
 
 
-@functools.lru_cache(maxsize=1024)
-def _application(kind: type, original: Any) -> Callable[..., Any]:
-    """Returns `kind.apply` under a unique name, for generated code."""
-
-    def apply(*args: Any, **kwargs: Any) -> Any:
-        trace = current_trace()
-        contexts = trace.tracer.contexts if trace is not None else None
-        if contexts is not None and contexts.repeats:  # a graph is being recorded
-            return contexts.apply(apply, args, kwargs)
-        return original.__get__(None, kind)(*args, **kwargs)
-
-    apply.__name__ = apply.__qualname__ = f"{kind.__name__}_apply"
-    # Generated code calls functions of torch modules by name, and PyTorch has none of this name.
-    apply.__module__ = __name__ if kind.__module__.startswith("torch") else kind.__module__
-    apply.runs_abstractly = True
-    apply.differentiates = kind
-    return apply
-
-
 def _traced_apply(original: Any) -> Any:
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         trace = current_trace()
         if trace is not None and trace.tracer.contexts is not None:
-            return trace.tracer.contexts.apply(_application(cls, original), args, kwargs)
+            return trace.tracer.contexts.apply(application_of(cls), args, kwargs)
         return original.__get__(None, cls)(*args, **kwargs)
 
     return classmethod(apply)

@@ -323,7 +323,7 @@ class SymbolicTracer(AbstractTracer):
         if aspect is not None:
             if not isinstance(subject, torch.fx.Proxy):
                 if aspect in CHANGING and _is_plain(subject):
-                    member = self.create_arg(subject)  # the program got it by itself
+                    member: Any = self.create_arg(subject)  # the program got it by itself
                     self.assumed.ask_member(member, subject, aspect)
                     self.graph.erase_node(member)
                 return func(*args, **kwargs)

@@ -13,6 +13,7 @@ import copy
 import enum
 import keyword
 import math
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -319,6 +320,9 @@ class ExactLiterals(CodeGen):
         for name in [n for n, value in code.globals.items() if _is_hidden(n, value)]:
             del code.globals[name]
         code.globals.update(writer.globals)
+        for name, value in code.globals.items():
+            if isinstance(value, types.FunctionType):
+                code.globals[name] = vars(value).get("importable", value)
         return code
 
 

@@ -17,7 +17,6 @@ from calque.tracing.proxies.proxy import proxies_in
 
 _APPLY: Any = vars(torch.autograd.Function)["apply"]
 _PREFIX = "apply_"
-_LOCAL = "<locals>"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -37,12 +36,22 @@ def application_of(kind: type) -> Callable[..., Any]:
     apply.__name__ = apply.__qualname__ = f"{kind.__name__}_apply"
     # Generated code calls functions of torch modules by name, and PyTorch has none of this name.
     apply.__module__ = __name__ if kind.__module__.startswith("torch") else kind.__module__
-    if _LOCAL not in kind.__qualname__:
-        apply.__module__ = __name__
-        apply.__qualname__ = _PREFIX + f"{kind.__module__}:{kind.__qualname__}".encode().hex()
     apply.runs_abstractly = True
     apply.differentiates = kind
+    if "<locals>" not in kind.__qualname__:
+        apply.importable = _importable(apply, kind)
     return apply
+
+
+def _importable(apply: Callable[..., Any], kind: type) -> Callable[..., Any]:
+    """Returns a function that calls `apply`, and that this module has under a name."""
+
+    def importable(*args: Any, **kwargs: Any) -> Any:
+        return apply(*args, **kwargs)
+
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    importable.__name__ = importable.__qualname__ = _PREFIX + place.encode().hex()
+    return importable
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
@@ -53,4 +62,4 @@ def __getattr__(name: str) -> Callable[..., Any]:
             raise ValueError(name)
     except ValueError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    return application_of(attrgetter(path)(import_module(module)))
+    return application_of(attrgetter(path)(import_module(module))).importable

@@ -305,3 +305,21 @@ def test_a_branch_that_writes_to_its_own_tensors_keeps_these_writes() -> None:
     lowered = calque.lower(calque.trace(program, torch.ones(2, 2)), functional=False)
     for x in (torch.ones(2, 2), -torch.ones(2, 2)):
         assert torch.equal(lowered(x), program(x))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_branches_have_no_mode_of_their_own(training: bool) -> None:
+    class Chooses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.layer(x)
+            return y * 2 if y.sum() > 0 else self.layer(y)
+
+    model, x = Chooses().train(training), torch.randn(3, 4)
+    graph = calque.trace(model, x)
+    for made in (calque.lower(graph), calque.record(graph, x).graph()):
+        for mode in (training, not training):
+            torch.testing.assert_close(made.train(mode)(x), model(x))

@@ -8,8 +8,8 @@ import torch
 
 @functools.lru_cache(maxsize=4096)
 def reads_training(kind: type[torch.nn.Module]) -> bool:
-    """Returns True if a method of the class, or of a base other than `nn.Module`, reads
-    `.training`.
+    """Returns True if a method of the class, or of a base other than `nn.Module` and the classes
+    of graphs, reads `.training`.
 
     >>> reads_training(torch.nn.Linear), reads_training(torch.nn.Dropout)
     (False, True)
@@ -17,7 +17,7 @@ def reads_training(kind: type[torch.nn.Module]) -> bool:
     return any(
         isinstance(member, FunctionType) and _names_training(member.__code__)
         for base in kind.__mro__
-        if base is not torch.nn.Module and not base.__module__.startswith("torch.fx")
+        if base is not torch.nn.Module and not base.__module__.startswith(("torch.fx", "calque."))
         for member in vars(base).values()
     )
 

@@ -1,4 +1,7 @@
-"""Keeps AOTAutograd from computing again, in the backward graph, what is compared there.
+"""Keeps AOTAutograd from computing in the backward graph what would have another value there.
+
+What the forward graph writes to, such as a counter, has its new value when the backward graph runs,
+so a copy of the old value stands for it (PyTorch's own backends use the new one).
 
 The gradient of `x.amax()` goes where `x` equals the maximum, so `x` must have the same bits in both
 graphs. Computed again, it may be rounded differently (see `calque.program.compared_extrema`).
@@ -17,6 +20,8 @@ from calque.upstream.torch_internals import OpOverload
 
 def partitioned(joint: fx.GraphModule, *args: Any, **options: Any) -> Any:
     """Returns the forward and the backward graph of a joint graph."""
+    for written in _written_inputs(joint.graph):
+        _copy_first(written)
     for node in joint.graph.nodes:
         if node.op == "call_function" and _name(node.target) in COMPARING:
             operands = [one for one in node.all_input_nodes if _is_float(one)]
@@ -24,6 +29,27 @@ def partitioned(joint: fx.GraphModule, *args: Any, **options: Any) -> Any:
                 for one in operands:
                     _save(one)
     return min_cut_rematerialization_partition(joint, *args, **options)
+
+
+def _written_inputs(graph: fx.Graph) -> list[fx.Node]:
+    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    written = dict.fromkeys(copy.args[0] for copy in copies)
+    return [one for one in written if isinstance(one, fx.Node) and one.op == "placeholder"]
+
+
+def _copy_first(written: fx.Node) -> None:
+    """Have everything but the writes take a copy of an input."""
+    users = [user for user in written.users if not _writes_to(user, written)]
+    with written.graph.inserting_after(written):
+        copied = written.graph.call_function(torch.ops.aten.clone.default, (written,))
+    copied.meta.update(written.meta, recompute=CheckpointPolicy.MUST_SAVE)
+    for user in users:
+        user.replace_input_with(written, copied)
+
+
+def _writes_to(user: fx.Node, written: fx.Node) -> bool:
+    writes = user.target is torch.ops.aten.copy_.default and user.args[0] is written
+    return writes or user.op == "output"
 
 
 def _save(node: fx.Node) -> None:

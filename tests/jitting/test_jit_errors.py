@@ -232,6 +232,20 @@ def test_the_full_traceback_on_request(monkeypatch):
     assert len(traceback.extract_tb(caught.value.__traceback__)) > 5
 
 
+@pytest.mark.parametrize("data", [torch.tensor(True, device="jax"), ones(2)])
+def test_data_of_another_form_is_refused(data):
+    buffer = torch.tensor(3, device="jax")
+
+    @calque.jit
+    def step(x):
+        buffer.data = data.clone()
+        return x
+
+    with pytest.raises(TraceError, match=f"(?s)int64 from outside .* {data.dtype},.*Replace it"):
+        step(ones(2))
+    assert buffer.tolist() == 3
+
+
 def test_an_error_in_a_trace_changes_nothing():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)).to("jax")

@@ -41,7 +41,7 @@ LOCKING = frozenset(("acquire", "locked", "release", "_is_owned", "_recursion_co
 
 def visit_waiting(snapshot: "Snapshot", value: Any, path: Path) -> bool:
     """Visits such an object; returns False if it is none."""
-    if isinstance(value, SimpleQueue):  # what it returns depends on other threads
+    if issubclass(type(value), SimpleQueue):  # what it returns depends on other threads
         snapshot.has_differing = True
         snapshot.on_difference()
         return False

@@ -1,6 +1,7 @@
 """What cannot be traced is one short error that changes nothing; the user's own errors pass."""
 
 import copy
+import functools
 import io
 import traceback
 import weakref
@@ -230,6 +231,53 @@ def test_the_full_traceback_on_request(monkeypatch):
     with pytest.raises(calque.TraceError) as caught:
         calque.jit(branch)(ones(2))
     assert len(traceback.extract_tb(caught.value.__traceback__)) > 5
+
+
+@pytest.mark.parametrize("data", [torch.tensor(True, device="jax"), ones(2)])
+def test_data_of_another_form_is_refused(data):
+    buffer = torch.tensor(3, device="jax")
+
+    @calque.jit
+    def step(x):
+        buffer.data = data.clone()
+        return x
+
+    with pytest.raises(TraceError, match=f"(?s)int64 from outside .* {data.dtype},.*Replace it"):
+        step(ones(2))
+    assert buffer.tolist() == 3
+
+
+@pytest.mark.parametrize("most", [None, 128])
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+def test_a_cache_keeps_its_entries_from_before_a_trace_that_is_given_up(most):
+    @functools.lru_cache(maxsize=most)
+    def table(n):
+        return torch.arange(n, device="jax") * 1.0
+
+    box, first, fail = {"n": 0}, table(5), True
+
+    def count():
+        return box["n"]
+
+    @calque.jit
+    def step(x, given):
+        given["n"] += 1  # also a variable: the trace is repeated
+        y = x * table(len(x)) * count()
+        if fail:
+            raise KeyError("no")
+        return y
+
+    with pytest.raises(KeyError):
+        step(ones(3), box)
+    assert box["n"] == 0
+    assert table(5) is first
+    assert table(3).tolist() == [0, 1, 2]
+    fail = False
+    table.cache_clear()
+    first = table(5)
+    assert [step(ones(3), box).tolist()[1] for _ in range(4)] == [1, 2, 3, 4]
+    assert table(5) is first
+    assert table(3).tolist() == [0, 1, 2]
 
 
 def test_an_error_in_a_trace_changes_nothing():

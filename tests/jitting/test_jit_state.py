@@ -318,6 +318,22 @@ def test_explain_names_what_was_lifted():
         step(ones(1, 3))
 
 
+@pytest.mark.parametrize("other", [ones(2) * 3, [ones(2) * 3], {0: ones(2) * 3}])
+def test_the_loop_may_replace_a_hidden_state_by_one_of_another_form(other):
+    state = types.SimpleNamespace(hidden=(ones(2), ones(2)))
+
+    @calque.jit
+    def step(x):
+        first = state.hidden if isinstance(state.hidden, torch.Tensor) else state.hidden[0]
+        state.hidden = (x, x * 2)
+        return first + x
+
+    assert [step(ones(2)).tolist() for _ in range(3)] == [[2, 2]] * 3
+    state.hidden = other
+    assert [step(ones(2)).tolist() for _ in range(3)] == [[4, 4], [2, 2], [2, 2]]
+    assert state.hidden[1].tolist() == [2, 2]
+
+
 def test_hidden_states_that_are_views_of_one_tensor():
     class Memory(nn.Module):
         def __init__(self):

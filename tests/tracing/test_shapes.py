@@ -256,3 +256,9 @@ def test_gradients_of_values_that_are_alike():
         graph = calque.trace(f, one, two)
         torch.testing.assert_close(graph(two, one), f(two, one))
         assert [n.meta["val"].shape for n in graph.graph.output_node().args[0]] == [(6,), (2, 3)]
+
+
+def test_an_example_with_a_graph_gives_no_warning() -> None:
+    x = torch.ones(3, requires_grad=True) * 2  # warnings are errors here
+    graph = calque.trace(lambda x: x * 2, x)
+    assert calque.lower(graph)(x).tolist() == graph(x).tolist() == [4, 4, 4]

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from calque.errors.frames import at_user_line
 
 _noted = threading.local()
+_uses_elsewhere: list[tuple[int, list["TraceError"]]] = []
 
 
 class CalqueError(Exception):
@@ -65,6 +66,26 @@ def noting_refusals() -> Iterator[list[TraceError]]:
         yield refusals
     finally:
         _noted.refusals = before
+
+
+def note_use_elsewhere(error: TraceError) -> None:
+    """Record an error of code that uses tensors of another thread's trace."""
+    me = threading.get_ident()
+    for thread, uses in tuple(_uses_elsewhere):
+        if thread != me:
+            uses.append(error)
+
+
+@contextmanager
+def noting_uses_elsewhere() -> Iterator[list[TraceError]]:
+    """A context manager that records these errors of all other threads."""
+    uses: list[TraceError] = []
+    mine = threading.get_ident(), uses
+    _uses_elsewhere.append(mine)
+    try:
+        yield uses
+    finally:
+        _uses_elsewhere[:] = [one for one in _uses_elsewhere if one is not mine]
 
 
 class UnsupportedOpError(CalqueError, NotImplementedError):

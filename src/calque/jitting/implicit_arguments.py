@@ -41,7 +41,7 @@ class HeldIn:
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
         found = trees.tensors_in(self.holder.get(self.key))
-        if found is None or found[1] != self.spec or any(map(is_hooked, found[0])):
+        if found is None or not _is_same(found[1], self.spec) or any(map(is_hooked, found[0])):
             return None
         return found[0] if [form(leaf) for leaf in found[0]] == self.keys else None
 
@@ -100,6 +100,11 @@ class GradientAmongArguments:
 def _gradient(target: Existing | OwnTensor, leaves: list[Any]) -> torch.Tensor | None:
     tensor = leaves[target.index] if isinstance(target, OwnTensor) else target.tensor
     return tensor.grad
+
+
+def _is_same(spec: Any, other: Any) -> bool:
+    """Returns True for equal structures, of which there are several types (None: a tensor)."""
+    return type(spec) is type(other) and spec == other
 
 
 def form(leaf: Any) -> Any:

@@ -43,6 +43,16 @@ def uses_old_memory() -> TraceError:
     )
 
 
+def _has_other_form(before: Tensor, after: Tensor) -> TraceError:
+    forms = [f"shape {tuple(one.shape)} and dtype {one.dtype}" for one in (before, after)]
+    return unrepeatable(
+        f"the data of a tensor of {forms[0]} from outside is replaced (`.data = `) inside "
+        f"calque.jit by data of {forms[1]},",
+        "while each call writes into the memory that the tensor has",
+        "Replace it outside the jitted function, or assign a new tensor in its place.",
+    )
+
+
 class KnownTensors:
     """The leaves among these tensors.
 
@@ -118,10 +128,7 @@ class KnownTensors:
         for key, value in zip(moved, values, strict=True):
             tensor, alias = self.tensors[key], self.before[key].alias
             if tensor.shape != alias.shape or tensor.dtype != alias.dtype:
-                raise TraceError(
-                    f"inside calque.jit, the data of a tensor of shape {tuple(alias.shape)} from "
-                    f"outside is replaced by data of shape {tuple(tensor.shape)}"
-                )
+                raise _has_other_form(alias, tensor)
             tensor.data = alias
             write(tensor, value)
         flags = []

@@ -9,7 +9,7 @@ import torch
 from jax import Array
 
 from calque.device.memory.cell import Cell, cell_of, read
-from calque.errors import noting_refusals
+from calque.errors import TraceError, noting_refusals, noting_uses_elsewhere
 from calque.errors.handlers import is_of_handler
 from calque.jitting.backward_effects import BackwardEffects
 from calque.jitting.effects import Rebound
@@ -47,6 +47,7 @@ from calque.state.stores import take_apart_stored
 if TYPE_CHECKING:
     from calque.jitting.tracing import JitTrace
 
+_HANDS_OVER = "work is passed to another thread, or waited for"
 _HOOKING = frozenset(("register_hook", "register_prehook", "register_multi_grad_hook"))
 
 
@@ -134,7 +135,7 @@ class Outcome:
         trace = self._trace
         args, kwargs = given
         given.clear()
-        with noting_refusals() as refusals:
+        with noting_refusals() as refusals, noting_uses_elsewhere() as elsewhere:
             try:
                 with (
                     watching_objects() as touched,
@@ -144,10 +145,12 @@ class Outcome:
                     try:
                         result = fn(*args, **kwargs)
                     except Exception as error:
+                        self._check_elsewhere(elsewhere)
                         if not is_of_handler(error):  # a traced number may be the cause
                             trace.optimizer_tracing.give_up_in_step()
                             self._look_for_rebuilt()
                         raise
+                self._check_elsewhere(elsewhere)
                 if touched:
                     raise Restructure(touched=touched)
                 kept_plain = (
@@ -164,6 +167,12 @@ class Outcome:
                 return result
             finally:
                 refusals.clear()  # their tracebacks hold this frame
+                elsewhere.clear()
+
+    def _check_elsewhere(self, uses: list[TraceError]) -> None:
+        """Raise the error that a thread met to which the function passed a traced tensor."""
+        if uses and self._trace.state.snapshot.code.hands_over:
+            raise uses[0].with_traceback(None) from None
 
     def _look_for_rebuilt(self) -> None:
         """Check, after an error, that it is not because the function looked for an argument in its
@@ -194,6 +203,8 @@ class Outcome:
         kept |= made_here(leaves, known, trace.state.places())
         kept |= classes_created_again(leaves, known)
         trace.state.unrepeatable += ending(leaves, known)
+        if trace.state.snapshot.code.hands_over:  # what that computes is no part of the trace
+            trace.state.unrepeatable.append(_HANDS_OVER)
         given = kept.union(trace.state.given)
         mine, same = opened(leaves, given, before, self._is_made_here)
         trace.state.unrepeatable += of_new_classes([*leaves, *same.values()], known)

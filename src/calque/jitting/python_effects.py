@@ -171,8 +171,8 @@ class PythonState:
         if left:
             self.counts.lost, row = True, left[0]
             raise TraceError(
-                f"{row.path} was advanced while the function was traced, in a trace that "
-                "failed.\nAdvance it outside the jitted function, and pass the items."
+                f"{row.path} was advanced while the function was traced, in a trace that failed or "
+                "has to be repeated.\nAdvance it outside the jitted function, and pass the items."
             )
 
     def look(self) -> set[int]:

@@ -28,6 +28,7 @@ _SETTINGS = {
     "faulthandler": ("enable", "disable"),
     "gc": ("enable", "disable", "freeze", "unfreeze", "set_debug", "set_threshold")
     + ("get_threshold",),  # calque raises it during a trace
+    "SimpleQueue": ("get", "get_nowait", "put", "put_nowait"),
     "posix": ("kill", "killpg", "nice", "umask"),
     "resource": ("getrlimit", "getrusage", "setrlimit"),
     "sys": ("setrecursionlimit", "setswitchinterval", "set_int_max_str_digits")

@@ -41,6 +41,7 @@ class RunningCode:
         asks_identity: whether it reads the identity of objects.
         hashes: whether it calls `hash`.
         told: the ids of tensors that it has looked up in sets and dicts.
+        hands_over: whether it passes work to another thread, or waits for one.
     """
 
     def __init__(self, snapshot: "Snapshot") -> None:
@@ -51,6 +52,7 @@ class RunningCode:
         self.asks_identity: bool = False
         self.hashes: bool = False
         self.told: set[int] = set()
+        self.hands_over: bool = False
         self._snapshot = snapshot
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()
@@ -77,6 +79,7 @@ class RunningCode:
                 return False
         self.owners[code] = owner
         if owner is Owner.PYTHON and hands_over(code, held):
+            self.hands_over = True
             self.follow_all()
         self._read_names(code, held, owner, closure)
         return True

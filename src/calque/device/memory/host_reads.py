@@ -16,7 +16,7 @@ from jax.core import Tracer
 from calque.device.memory.cell import active
 from calque.device.runtime.addressable import check_here
 from calque.device.runtime.placement import spread
-from calque.errors import TraceError, unrepeatable
+from calque.errors import TraceError, note_use_elsewhere, unrepeatable
 from calque.errors.frames import caller_frame
 
 
@@ -98,13 +98,15 @@ def _positions(code: CodeType) -> list[Any]:
 
 def without_value(shape: tuple[int, ...]) -> TraceError:
     """Returns the error for a traced array of this shape that code outside the trace uses."""
-    return unrepeatable(
+    error = unrepeatable(
         f"a tensor of shape {shape} that a jitted function has created has no value here:",
         "the function raised an error that holds it, or is still traced while other code (a signal "
         "handler, another thread) uses it",
         "Use what the function returns: return the tensor instead of raising it, or wait until the "
         "function has returned.",
     )
+    note_use_elsewhere(error)
+    return error
 
 
 def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.ndarray:

@@ -11,6 +11,7 @@ import threading
 import types
 import weakref
 from collections import deque
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from calque.state.ownership import home_of_class
@@ -40,6 +41,10 @@ LOCKING = frozenset(("acquire", "locked", "release", "_is_owned", "_recursion_co
 
 def visit_waiting(snapshot: "Snapshot", value: Any, path: Path) -> bool:
     """Visits such an object; returns False if it is none."""
+    if issubclass(type(value), SimpleQueue):  # what it returns depends on other threads
+        snapshot.has_differing = True
+        snapshot.on_difference()
+        return False
     home = home_of_class(type(value)).partition(".")[0]
     if home not in _QUIET:
         return False

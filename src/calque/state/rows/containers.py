@@ -153,10 +153,14 @@ class CacheRow(Row):
     def items(self) -> dict[Any, Any]:
         return {"misses": self.owner.cache_info().misses, "entries": self._entries()}
 
+    def _held(self) -> tuple[list[Any], int]:
+        """Returns what the function refers to, and the position of the cache's dict in that."""
+        found, own = gc.get_referents(self.owner), getattr(self.owner, "__dict__", None)
+        return found, max(i for i, o in enumerate(found) if type(o) is dict and o is not own)
+
     def _entries(self) -> dict[tuple[int, int], tuple[Any, Any]]:
         """Returns every key with its result."""
-        found, own = gc.get_referents(self.owner), getattr(self.owner, "__dict__", None)
-        place = max(i for i, one in enumerate(found) if type(one) is dict and one is not own)
+        found, place = self._held()
         pairs = list(found[place].items())
         # A bounded cache stores links of a linked list.
         if self.owner.cache_parameters()["maxsize"] is not None:
@@ -179,8 +183,18 @@ class CacheRow(Row):
         pass
 
     def restore(self) -> None:
-        if self.is_changed():
-            self.owner.cache_clear()  # it may hold values of the trace
+        if not self.is_changed():
+            return
+        before, now = self.before["entries"], self._entries()  # these may be of the trace
+        if before and not self.is_emptied():
+            found, place = self._held()
+            for key in now.keys() - before.keys():
+                del found[place][now[key][0]]  # a bounded cache drops the link in its turn
+            self.rebase()
+        else:
+            self.owner.cache_clear()
+            if not before:
+                self.rebase()
 
     def name(self, key: Any) -> str:
         return str(self.path)

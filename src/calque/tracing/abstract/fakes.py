@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from calque.tracing.core.active import has_trace
 from calque.tracing.core.patching import Patches
 from calque.upstream.torch_internals import (
+    FakeTensor,
     FakeTensorMode,
     HigherOrderOperator,
     fake_tensor,
@@ -105,3 +107,11 @@ class AbstractMode(FakeTensorMode):
                 return wider(*args, **(kwargs or {}))
         with self._lock:
             return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def from_tensor(self, tensor: torch.Tensor, **kwargs: Any) -> FakeTensor:
+        """Returns the abstract value of a tensor."""
+        if tensor.is_leaf:
+            return super().from_tensor(tensor, **kwargs)
+        with warnings.catch_warnings():  # PyTorch reads its gradient
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+            return super().from_tensor(tensor, **kwargs)

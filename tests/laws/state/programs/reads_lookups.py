@@ -206,7 +206,7 @@ def coroutine_run_inside(case: Case) -> Seen:
     yield from _gains(case, f, cfg)
 
 
-@program(states=3)
+@program(states=3, each_call=True)
 def value_computed_in_another_thread(case: Case) -> Seen:
     cfg, pool = Config(gain=2.0), concurrent.futures.ThreadPoolExecutor(1)
     case.undo(pool.shutdown)

@@ -10,6 +10,7 @@ import inspect
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from torch.nn import Module
@@ -166,9 +167,8 @@ def _held_by(function: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(function, partial):
         called: Any = function.func
         yield "func", called
-        known = (
-            called.__code__.co_varnames[: called.__code__.co_argcount] if _is_plain(called) else ()
-        )
+        code = called.__code__ if type(called) is FunctionType else None
+        known = code.co_varnames[: code.co_argcount] if code else ()
         yield from zip(known, function.args, strict=False)
         yield from function.keywords.items()
         return

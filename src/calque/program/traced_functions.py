@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import torch
 
+from calque.program.called_names import only_calls
 from calque.program.moving_indexes import MOVING_FUNCTIONS
 from calque.program.number_nodes import computed, node_of, unary
 from calque.program.traced_numbers import PICKS, TracedFloat
 from calque.program.whole_operands import WHOLE_FUNCTIONS
 from calque.state.numbers import NUMBERS
-from calque.state.stand_ins import Space, StandIn
+from calque.state.stand_ins import AddedBuiltin, Space, StandIn
 
 
 class _Function(NamedTuple):
@@ -193,8 +194,17 @@ def _takes_float(args: tuple[Any, ...]) -> bool:
     return _takes_one(args) and _is_of_python(args[0]) and args[0].node.known
 
 
+def _converted(kind: type, number: Any) -> Any:
+    return TracedFloat(number.node.combined(kind, (number.node,)))
+
+
 _FLOAT = StandIn(float, _takes_float, lambda x: TracedFloat(x.node.combined(float, (x.node,))))
 """Replaces `float` in PyTorch's code that goes on computing with the number."""
+_KINDS = {
+    name: AddedBuiltin(kind, _takes_float, partial(lambda kind, x: _converted(kind, x), kind))
+    for name, kind in (("float", float), ("int", int))
+}
+"""Replace `float` and `int` in modules that only call them."""
 _CLIPPING = vars(import_module("torch.nn.utils.clip_grad"))
 _MADE_WITH = {"device", "dtype"}
 _QUESTIONS = ("isfinite", "isinf", "isnan")
@@ -239,6 +249,7 @@ def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
     found += ((held, name, one) for name, one in _STAND_INS.items())
     found += ((builtins.__dict__, name, one) for name, one in _PICKS.items())
     for space in spaces:
+        found += ((space, k, one) for k, one in _KINDS.items() if only_calls(space, k))
         for name, value in list(space.items()):
             one = value if type(value) is StandIn else _BY_ORIGINAL.get(id(value))
             if one is not None:

@@ -62,6 +62,17 @@ class StandIn:
         return self.original(*args, **kwargs)
 
 
+class AddedBuiltin(StandIn):
+    """A function in a module's namespace that replaces a builtin, which the namespace does not
+    hold.
+    """
+
+    __slots__ = ()
+
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, self.original)  # pyright: ignore[reportArgumentType]
+
+
 def original(value: Any) -> Any:
     """Returns the original of a replaced function; other values unchanged."""
     return value.original if type(value) is StandIn else value

@@ -1,10 +1,12 @@
 """Results of a jitted function that are objects of somebody's, holding tensors."""
 
+import dataclasses
 import gc
 import threading
 import weakref
 from collections import defaultdict
 from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -416,3 +418,37 @@ def test_a_proxy_of_a_tensor_that_the_function_creates_is_refused():
 
     with pytest.raises(calque.TraceError, match=r"weakref\.proxy of a tensor"):
         call(torch.ones(2, device="jax"))
+
+
+def test_objects_of_the_local_class_of_an_argument():
+    class Pair(NamedTuple):
+        a: Any
+        b: int = 0
+
+    @dataclasses.dataclass
+    class Config:
+        a: object
+        b: int = 0
+
+    class Grown:
+        def __init__(self, a):
+            self.a = a
+
+        def twice(self):
+            return type(self)(self.a * 2)
+
+    x = torch.ones(2, device="jax")
+    for kind, run in (
+        (Pair, lambda p: p._replace(a=p.a + 1)),
+        (Config, lambda p: dataclasses.replace(p, b=p.b + 1)),
+        (Grown, lambda p: p.twice()),
+    ):
+        step = calque.jit(run)
+        assert [type(step(kind(x))) for _ in range(3)] == [kind] * 3
+    step, pair = calque.jit(lambda p: p._replace(a=p.a * 2)), Pair(x)
+    for _ in range(4):
+        pair = step(pair)
+    assert pair.a.tolist() == [16, 16]
+    assert step.history == ["first call"]
+    nested = calque.jit(lambda p: type(p["q"][0])(x))
+    assert type(nested({"q": [Pair(1)]})) is Pair

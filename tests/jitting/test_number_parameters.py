@@ -1,6 +1,7 @@
 """Numbers that change, as parameters of functions that want plain floats."""
 
 import copy
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,12 @@ FUNCTIONS: dict[str, Any] = {
     "dropout": lambda x, s: F.dropout(x, s.p),
     "dropout_of_a_module": _dropped,
     "no_dropout": lambda x, s: F.dropout(x, p=s.p, training=False),
+    "dropout_of_half_precision": lambda x, s: F.dropout(x.bfloat16(), s.p).float(),
+    "dropout_in_place": lambda x, s: F.dropout(2 * x, s.p, inplace=True),
+    "dropout_of_channels": lambda x, s: F.dropout2d(x[None, :, :, None], s.p),
+    "dropout_of_channels_in_place": lambda x, s: F.dropout1d(2 * x[None], s.p, inplace=True),
+    "alpha_dropout": lambda x, s: F.alpha_dropout(x, s.p, training=True),
+    "celu": lambda x, s: F.celu(x, s.p),
     "bernoulli_": lambda x, s: x * _empty(x).bernoulli_(s.p),
     "normal_around": lambda x, s: torch.normal(x.detach(), s.p) * x,
     "normal_of_a_spread": lambda x, s: torch.normal(s.p, x.detach().abs()) * x,
@@ -61,6 +68,11 @@ FUNCTIONS: dict[str, Any] = {
     "power": lambda x, s: x.abs() ** s.p,
     "power_of_a_loss": lambda x, s: torch.pow(1 - x.sigmoid(), exponent=s.p),
     "power_of_a_number": lambda x, s: s.p**x,
+    "power_of_a_first_argument": lambda x, s: torch.pow(s.p, x),
+    "power_in_place": lambda x, s: (x.abs() + 1).pow_(s.p),
+    "as_tensor": lambda x, s: x * torch.as_tensor([s.p, 1.0, 2.0], device=x.device),
+    "functions_of_math": lambda x, s: x * math.erf(s.p) + math.atan2(s.p, 2) + math.log(s.p, 2),
+    "init_trunc_normal_": lambda x, s: x * init.trunc_normal_(_empty(x), std=s.p),
     "quantile": lambda x, s: torch.quantile(x, s.p, dim=1),
     "nanquantile": lambda x, s: x.nanquantile(s.p),
     "added": lambda x, s: torch.add(x, x.sin(), alpha=s.p),

@@ -9,6 +9,8 @@ compared again.
 import inspect
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 from torch.nn import Module
@@ -17,10 +19,12 @@ from calque.jitting.copied_counts import Counts
 from calque.jitting.number_places import Given, GivenRow, Variable
 from calque.jitting.recording import TraceRecording
 from calque.program import trees
+from calque.program.function_arguments import CALLED
 from calque.program.number_errors import GivenNumberNeeded
 from calque.program.signature import Varying
 from calque.program.structures import can_open
 from calque.state.numbers import NUMBERS
+from calque.state.rows import slots_of
 from calque.state.values import instance_dict
 
 Record = Callable[[tuple[Variable, ...], list[Counts]], TraceRecording]
@@ -147,9 +151,34 @@ def _leaves(tree: Any, path: str, depth: int = 0) -> Iterator[tuple[int, str]]:
         names = [f".{name}" for name in kind._fields] if _is_named_tuple(kind) else None
         for index, one in enumerate(tree):
             yield from _leaves(one, path + (names[index] if names else f"[{index}]"), depth + 1)
-    elif depth < _DEEPEST and can_open(kind):
-        for name, one in (instance_dict(tree) or {}).items():
+    elif depth < _DEEPEST and kind in CALLED:
+        for name, one in _held_by(tree):
             yield from _leaves(one, f"{path}.{name}", depth + 1)
+    elif depth < _DEEPEST and can_open(kind):
+        slots = {s: getattr(tree, s) for s in slots_of(kind) if hasattr(tree, s)}
+        for name, one in ((instance_dict(tree) or {}) | slots).items():
+            yield from _leaves(one, f"{path}.{name}", depth + 1)
+
+
+def _held_by(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the variables that a function closes over, its default values, and the arguments of a
+    partial one, with their names.
+    """
+    if isinstance(function, partial):
+        called: Any = function.func
+        yield "func", called
+        code = called.__code__ if type(called) is FunctionType else None
+        known = code.co_varnames[: code.co_argcount] if code else ()
+        yield from zip(known, function.args, strict=False)
+        yield from function.keywords.items()
+        return
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    cells = function.__closure__ or ()
+    yield from ((n, cell.cell_contents) for n, cell in zip(code.co_freevars, cells, strict=True))
+    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
 
 
 def _is_named_tuple(kind: type) -> bool:

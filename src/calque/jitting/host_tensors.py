@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from calque.device.kernels import foreign, remedies
+from calque.device.kernels.python_numbers import refuse_stand_ins
 from calque.device.kernels.views import changes_geometry
 from calque.device.memory.cell import Cell, refuse_nested, view_of
 from calque.device.memory.wrapping import set_geometry
@@ -43,12 +44,14 @@ class _Kind(NamedTuple):
         is_mutable: whether it writes to an argument.
         changes_geometry: see `views.changes_geometry`.
         sets: whether it gives a tensor other memory.
+        has_rule: whether calque has a kernel for it, and not only PyTorch's C++.
     """
 
     op: Any
     is_mutable: bool
     changes_geometry: bool
     sets: bool
+    has_rule: bool
 
 
 _kinds: dict[int, _Kind] = {}
@@ -56,7 +59,9 @@ _kinds: dict[int, _Kind] = {}
 
 
 def _kind_of(op: Any) -> _Kind:
-    found = _kinds[id(op)] = _Kind(op, op._schema.is_mutable, changes_geometry(op), op in _SETS)
+    has_rule = torch_c.dispatch_has_kernel_for_dispatch_key(op.name(), "PrivateUse1")
+    known = changes_geometry(op), op in _SETS, has_rule
+    found = _kinds[id(op)] = _Kind(op, op._schema.is_mutable, *known)
     return found
 
 
@@ -119,6 +124,8 @@ class HostTensorMode(DispatchMode):
                         on_device |= self._see(item, outside)
             elif isinstance(value, torch.SymFloat):
                 takes_number = True
+        if not kind.has_rule or not (on_device or _goes_to_device(kwargs)):
+            refuse_stand_ins((*args, *kwargs.values()))
         if outside or kind.is_mutable:
             self._check(func, args, kwargs, outside, on_device)
         if kind.changes_geometry and id(args[0]) in self._outside:

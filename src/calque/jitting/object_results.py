@@ -5,15 +5,17 @@ trace, that holds tensors. Each call creates the object again, and what the func
 it, with the tensors of that call.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
 from calque.jitting.owned_objects import ELSEWHERE, is_made_anew, owned, tensors_of
+from calque.program.structures import can_open
 from calque.state.created_classes import is_created_again
 from calque.state.plain import closes_over_new, is_local, tells_its_end
-from calque.state.values import ATOMIC, is_of_objects
+from calque.state.values import ATOMIC, instance_dict, is_of_objects
 
 _FILLED = (bytearray,)
 """Classes of values that hold no objects, but may change."""
@@ -103,3 +105,24 @@ def of_new_classes(values: Iterable[Any], known: Mapping[int, Any]) -> list[str]
         for kind in (one if isinstance(one, type) else type(one) for one in found)
         if id(kind) not in known and is_local(kind) and not is_created_again(kind, known)
     ]
+
+
+def classes_among(values: Iterable[Any]) -> dict[int, type]:
+    """Returns the local classes of objects, tuples and containers, at any depth, by id."""
+    found: dict[int, type] = {}
+    seen: set[int] = set()
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        kind = type(value)
+        if kind in ATOMIC or id(value) in seen:
+            continue
+        seen.add(id(value))
+        found.update((id(one), one) for one in kind.__mro__ if is_local(one))
+        if issubclass(kind, dict):
+            stack += value.values()
+        elif issubclass(kind, tuple | list | deque):
+            stack += value
+        elif can_open(kind):
+            stack += (instance_dict(value) or {}).values()
+    return found

@@ -18,6 +18,7 @@ from calque.jitting.input_sources import sink_of
 from calque.jitting.kept_ids import kept_ids, look_for_kept
 from calque.jitting.made_modules import check_gradients_reach, made_here
 from calque.jitting.object_results import (
+    classes_among,
     classes_created_again,
     ending,
     of_new_classes,
@@ -192,6 +193,8 @@ class Outcome:
         outside = {id(row.owner) for row in trace.state.snapshot.rows.values()}
         kept = trace.state.look()
         before = trace.state.snapshot.known
+        given: Any = trace.given or ()
+        before.update(classes_among(given))  # which no other name may lead to
         outside.update(key for key, one in before.items() if isinstance(one, tuple))
         outside -= trace.state.left.moving
         containers = Containers(result, outside, trace.state.given, kept, before)
@@ -205,8 +208,8 @@ class Outcome:
         trace.state.unrepeatable += ending(leaves, known)
         if trace.state.snapshot.code.hands_over:  # what that computes is no part of the trace
             trace.state.unrepeatable.append(_HANDS_OVER)
-        given = kept.union(trace.state.given)
-        mine, same = opened(leaves, given, before, self._is_made_here)
+        shared = kept.union(trace.state.given)
+        mine, same = opened(leaves, shared, before, self._is_made_here)
         trace.state.unrepeatable += of_new_classes([*leaves, *same.values()], known)
         containers.keep(kept | mine)
         reached = self._outside()

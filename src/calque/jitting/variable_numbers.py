@@ -142,6 +142,7 @@ class VariableNumbers:
             if one.traced is not None:
                 one.traced = None
                 one.row.put(one.key, one.original)
+        self.watch.forget()
         self._repair(rows)
 
     def _repair(self, rows: Iterable[Row]) -> None:
@@ -275,6 +276,7 @@ class VariableNumbers:
         self._all = [one for one in self._all if one.found is not None]
         for one in self._all:
             one.is_traced = False
+        self.watch.forget()
 
     def guard(self) -> "NumbersGuard | None":
         """Returns the guard of the numbers' types and comparisons."""

@@ -32,7 +32,7 @@ class FunctionMode(TorchFunctionMode):
         if func in _RUNNING:
             run = _RUNNING[func]
             with self:
-                return (run if run is _backward else _without_dispatch(run))(*args, **kwargs)
+                return (run if run is _backward else without_dispatch(run))(*args, **kwargs)
         return self.call(func, args, kwargs)
 
 
@@ -68,16 +68,28 @@ def _backward(
     torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
-def _without_dispatch(function: Any) -> Any:
+_DISPATCHES = ("", "_unary", "_variadic")
+_DISPATCHES = frozenset(f"has_torch_function{ending}" for ending in _DISPATCHES)
+
+
+def dispatches(function: Any) -> bool:
+    """Returns True for a Python function of PyTorch whose first step dispatches to modes."""
+    if type(function) is not types.FunctionType:
+        return False
+    names = function.__globals__
+    return any(name in names for name in function.__code__.co_names if name in _DISPATCHES)
+
+
+def without_dispatch(function: Any) -> Any:
     """Wraps a PyTorch function without its first step, which would dispatch to modes.
 
     It looks up globals at each call, because the device replaces the engine.
     """
-    assert "has_torch_function" in function.__globals__
+    assert dispatches(function)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         # The module's current globals, because the function that runs the engine is replaced later.
-        names = {**function.__globals__, "has_torch_function": lambda tensors: False}
+        names = {**function.__globals__, **dict.fromkeys(_DISPATCHES, lambda *tensors: False)}
         copy = types.FunctionType(
             function.__code__, names, function.__name__, function.__defaults__, function.__closure__
         )

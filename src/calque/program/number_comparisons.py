@@ -44,6 +44,7 @@ class Comparisons:
         self._nodes: dict[Any, NumberNode] = {}
         self._answered: dict[Any, bool] = {}
         self._made: list[weakref.ref[Any]] = []
+        self._kept: list[NumberNode] = []
 
     def holds(self) -> bool:
         """Returns True if every comparison would have the same result."""
@@ -61,6 +62,10 @@ class Comparisons:
     def made(self, number: Any) -> None:
         """Record a new number."""
         self._made.append(weakref.ref(number))
+
+    def keep(self, node: "NumberNode") -> None:
+        """Keep a number until the end of the trace."""
+        self._kept.append(node)
 
     def alive(self) -> "list[NumberNode]":
         """Returns the nodes of the numbers that are still alive."""
@@ -140,3 +145,4 @@ class Comparisons:
         self._nodes.clear()
         self._answered.clear()
         self._made.clear()
+        self._kept.clear()

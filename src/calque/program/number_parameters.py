@@ -21,6 +21,8 @@ from calque.program.whole_operands import is_single, tensor_of
 
 Tensor = torch.Tensor
 _WIDE = (torch.float32, torch.float64)
+_HALF = (torch.float16, torch.bfloat16)
+_SELU_END = 1.7580993408473766  # minus the limit of `F.selu`
 _LEAST = torch.finfo(torch.float32).tiny
 _SPECIAL = (0, 0.5, 1, 2, 3, -0.5, -1, -2)
 """Exponents for which PyTorch computes a power in other ways."""
@@ -99,17 +101,52 @@ def _operand(number: Any, like: Tensor) -> Tensor | None:
 
 def _dropout(func: Any, given: dict[str, Any]) -> Any:
     x, p = given["input"], given["p"]
-    if not _is_wide(x) or given.get("inplace") or not _asked(p, _is_share):
+    dtypes = _WIDE if given.get("inplace") else (*_WIDE, *_HALF)
+    if not may_move(x) or x.dtype not in dtypes or not _asked(p, _is_share):
         return None
     if not given.get("training", True) or x.numel() == 0:
         return func(**(given | {"p": 0.5}))
     for end in (0.0, 1.0):
         if _asked(p, lambda value, end=end: value == end):
             return func(**(given | {"p": end}))
+    kept = _kept(x, x.shape, p)
+    wide = _wide(x)
+    scale = 1 / tensor_of(1 - p, wide, x.device)
+    if given.get("inplace"):
+        return x.mul_(torch.where(kept, scale, 0.0))
+    return torch.where(kept, (x.to(wide) * scale).to(x.dtype), 0.0)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return x.dtype if x.dtype in _WIDE else torch.float32
+
+
+def _kept(x: Tensor, shape: Sequence[int], p: Any) -> Tensor:
+    """Returns which elements a dropout keeps."""
     with torch.no_grad():
-        coins = torch.empty_like(x, dtype=torch.bool)
-        mask = coins.bernoulli_(tensor_of(1 - p, torch.float32, x.device))
-    return torch.where(mask, x * (1 / tensor_of(1 - p, x.dtype, x.device)), 0.0)
+        coins = torch.empty(shape, dtype=torch.bool, device=x.device)
+        return coins.bernoulli_(tensor_of(1 - p, torch.float32, x.device))
+
+
+def _dropped_channels(func: Any, given: dict[str, Any]) -> Any:
+    x, p = given["input"], given["p"]
+    fits = may_move(x) and x.dtype in (*_WIDE, *_HALF) and x.dim() >= 2 and x.numel()
+    if not fits or not given["train"] or not _asked(p, lambda value: 0 < value < 1):
+        return None
+    kept = _kept(x, (*x.shape[:2], *[1] * (x.dim() - 2)), p)
+    scale = (1 / tensor_of(1 - p, _wide(x), x.device)).to(x.dtype)
+    noise = torch.where(kept, scale, 0.0)
+    return x.mul_(noise) if func is torch.feature_dropout_ else x * noise
+
+
+def _alpha_dropout(func: Any, given: dict[str, Any]) -> Any:
+    x, p = given["input"], given["p"]
+    fits = _is_wide(x) and given.get("training") and x.numel() > 0 and not given.get("inplace")
+    if not fits or not _asked(p, lambda value: 0 < value < 1):
+        return None
+    a = 1 / ((_SELU_END * _SELU_END * p + 1) * (1 - p)) ** 0.5
+    kept = _kept(x, x.shape, p).to(x.dtype)
+    return x * (kept * a) + ((kept - 1) * (_SELU_END * a) + _SELU_END * a * p)
 
 
 def _coins(func: Any, given: dict[str, Any]) -> Any:
@@ -187,6 +224,8 @@ def _lerp(func: Any, given: dict[str, Any]) -> Any:
 
 def _power(func: Any, given: dict[str, Any]) -> Any:
     base, exponent = given["self"], given["exponent"]
+    if len(given) == 2 and _is_traced(base):
+        return _power_of_number(func, {"self": exponent, "base": base})
     if len(given) != 2 or not _is_wide(base) or not _with_gradient(base):
         return None
     if _asked(exponent, lambda value: value in _SPECIAL):
@@ -201,6 +240,13 @@ def _power_of_number(func: Any, given: dict[str, Any]) -> Any:
         return None
     base = _operand(given["base"], exponent)
     return None if base is None else torch.pow(base, exponent)
+
+
+def _celu(func: Any, given: dict[str, Any]) -> Any:
+    alpha = given["alpha"]
+    if not _is_wide(given["input"]) or not _asked(alpha, _is_width):
+        return None
+    return torch.ops.aten.elu(given["input"], alpha, 1.0, 1 / alpha)
 
 
 def _quantile(func: Any, given: dict[str, Any]) -> Any:
@@ -276,10 +322,14 @@ def _smooth_l1(func: Any, given: dict[str, Any]) -> Any:
 _OF_NORMAL = ("mean", "std")
 _OF_UNIFORM = ("self", "from", "to")
 _OF_LERP = Parameters(("self", "end", "weight"), ("weight",), _lerp)
-_OF_POWER = Parameters(("self", "exponent"), ("exponent",), _power)
+_OF_POWER = Parameters(("self", "exponent"), ("self", "exponent"), _power)
+_OF_CHANNELS = Parameters(("input", "p", "train"), ("p",), _dropped_channels)
 _OF_QUANTILE = Parameters(("self", "q", "dim", "keepdim"), ("q",), _quantile)
 PARAMETERS: dict[Any, Parameters] = {
     F.dropout: _of_python(F.dropout, _dropout, "p"),
+    F.alpha_dropout: _of_python(F.alpha_dropout, _alpha_dropout, "p"),
+    torch.feature_dropout: _OF_CHANNELS,
+    torch.feature_dropout_: _OF_CHANNELS,
     Tensor.bernoulli_: Parameters(("self", "p"), ("p",), _coins),
     torch.normal: Parameters((*_OF_NORMAL, "size"), _OF_NORMAL, _normal),
     Tensor.normal_: Parameters(("self", *_OF_NORMAL), _OF_NORMAL, _normal_),
@@ -291,11 +341,12 @@ PARAMETERS: dict[Any, Parameters] = {
         *("a", "b"),
     ),
     **dict.fromkeys((torch.lerp, Tensor.lerp, Tensor.lerp_), _OF_LERP),
-    **dict.fromkeys((torch.pow, Tensor.pow, Tensor.__pow__), _OF_POWER),
+    **dict.fromkeys((torch.pow, Tensor.pow, Tensor.pow_, Tensor.__pow__), _OF_POWER),
     Tensor.__rpow__: Parameters(("self", "base"), ("base",), _power_of_number),
     **dict.fromkeys(
         (torch.quantile, torch.nanquantile, Tensor.quantile, Tensor.nanquantile), _OF_QUANTILE
     ),
+    torch.celu: Parameters(("input", "alpha"), ("alpha",), _celu),
     F.batch_norm: _of_python(F.batch_norm, _batch_norm, "momentum"),
     F.cross_entropy: _of_python(F.cross_entropy, _cross_entropy, "label_smoothing"),
     F.huber_loss: _of_python(F.huber_loss, _huber, "delta"),

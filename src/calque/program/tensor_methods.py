@@ -10,6 +10,7 @@ import torch
 from calque.program import moving_indexes, whole_operands
 from calque.program.function_modes import FunctionMode, called_by_calque
 from calque.program.number_parameters import PARAMETERS, taken
+from calque.program.number_stand_ins import called, takes_numbers
 
 Tensor = torch.Tensor
 
@@ -31,7 +32,11 @@ class _Indexing(FunctionMode):
             moving_indexes.refuse_moving(args)
         parameters = PARAMETERS.get(func)
         found = parameters and taken(parameters, func, args, kwargs)
-        return func(*args, **kwargs) if found is None else found
+        if found is not None:
+            return found
+        if takes_numbers(args, kwargs):
+            return called(func, args, kwargs, self)
+        return func(*args, **kwargs)
 
 
 _GET, _SET = Tensor.__getitem__, Tensor.__setitem__

@@ -8,17 +8,20 @@ turns traced numbers into a traced tensor.
 import builtins
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import torch
 
+from calque.program.called_names import only_calls
 from calque.program.moving_indexes import MOVING_FUNCTIONS
 from calque.program.number_nodes import computed, node_of, unary
 from calque.program.traced_numbers import PICKS, TracedFloat
 from calque.program.whole_operands import WHOLE_FUNCTIONS
-from calque.state.stand_ins import Space, StandIn
+from calque.state.numbers import NUMBERS
+from calque.state.stand_ins import AddedBuiltin, Space, StandIn
 
 
 class _Function(NamedTuple):
@@ -77,10 +80,32 @@ def _of_number(name: str, function: _Function) -> Callable[[Any], Any]:
     return of
 
 
+def _in_python(python: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of numbers that each call repeats in Python."""
+
+    def of(*numbers: Any, **options: Any) -> Any:
+        first = next(x.node for x in numbers if _is_of_python(x))
+        nodes = [node_of(x, first.watch) for x in numbers]
+        if options or not all(node is not None and node.known for node in nodes):
+            return python(*numbers, **options)
+        computes = [node.compute for node in nodes if node]
+        try:
+            found = python(*[compute() for compute in computes])
+        except (ArithmeticError, ValueError):
+            return python(*numbers)
+        if type(found) is bool:
+            first.watch.answers.append((lambda: python(*[one() for one in computes]), found))
+            return found
+        if type(found) not in NUMBERS:
+            return python(*numbers)
+        return TracedFloat(first.combined(python, tuple(node for node in nodes if node)))
+
+    return of
+
+
 def _logarithm(x: Any, base: Any) -> Any:
-    for node in (one.node for one in (x, base) if isinstance(one, torch.SymFloat)):
-        if node.in_python:
-            node.watch.give_up(node)
+    if any(_is_of_python(one) for one in (x, base)):
+        return _in_python(math.log)(x, base)
     log = _STAND_INS["log"]
     return log(x) / log(base)
 
@@ -111,6 +136,10 @@ def _takes_one(args: tuple[Any, ...]) -> bool:
     return len(args) == 1 and isinstance(args[0], torch.SymFloat)
 
 
+def _takes_some(args: tuple[Any, ...]) -> bool:
+    return any(map(_is_of_python, args))
+
+
 def _takes_two(args: tuple[Any, ...]) -> bool:
     return len(args) == 2 and any(isinstance(x, torch.SymFloat) for x in args)
 
@@ -132,8 +161,8 @@ def _numbers_in(data: Any) -> Iterator[Any]:
         yield data
 
 
-def _tensor(data: Any, **options: Any) -> torch.Tensor:
-    """Computes `torch.tensor` of numbers, some of them traced."""
+def _tensor(_original: Callable[..., Any], data: Any, **options: Any) -> torch.Tensor:
+    """Computes `torch.tensor` of numbers, some of them traced, and functions like it."""
     device, dtype = options.get("device"), options.get("dtype")
     numbers = list(_numbers_in(data))
     traced = [x.node for x in numbers if isinstance(x, torch.SymFloat)]
@@ -145,7 +174,7 @@ def _tensor(data: Any, **options: Any) -> torch.Tensor:
     is_whole = whole and dtype in (None, torch.int64)
     on_device = device is not None and torch.device(device).type == "jax"
     if not (on_device and is_plain and (is_float or is_whole)) or options.keys() - _MADE_WITH:
-        return _TENSOR.original(data, **options)
+        return _original(data, **options)
     own = torch.int64 if is_whole else torch.get_default_dtype()
     return _made(data, {"device": device, "dtype": dtype or own})
 
@@ -165,29 +194,47 @@ def _takes_float(args: tuple[Any, ...]) -> bool:
     return _takes_one(args) and _is_of_python(args[0]) and args[0].node.known
 
 
+def _converted(kind: type, number: Any) -> Any:
+    return TracedFloat(number.node.combined(kind, (number.node,)))
+
+
 _FLOAT = StandIn(float, _takes_float, lambda x: TracedFloat(x.node.combined(float, (x.node,))))
 """Replaces `float` in PyTorch's code that goes on computing with the number."""
+_KINDS = {
+    name: AddedBuiltin(kind, _takes_float, partial(lambda kind, x: _converted(kind, x), kind))
+    for name, kind in (("float", float), ("int", int))
+}
+"""Replace `float` and `int` in modules that only call them."""
 _CLIPPING = vars(import_module("torch.nn.utils.clip_grad"))
 _MADE_WITH = {"device", "dtype"}
+_QUESTIONS = ("isfinite", "isinf", "isnan")
 _STAND_INS: dict[str, StandIn] = {
     name: StandIn(getattr(math, name), _takes_one, _of_number(name, function))
     for name, function in _FUNCTIONS.items()
 }
+_STAND_INS |= {
+    name: StandIn(function, _takes_some, _in_python(function))
+    for name, function in vars(math).items()
+    if callable(function) and name not in _STAND_INS
+}
 _STAND_INS["pow"] = StandIn(math.pow, _takes_two, _power)
 _STAND_INS |= {
     name: StandIn(getattr(math, name), _takes_one, _question(getattr(math, name)))
-    for name in ("isfinite", "isinf", "isnan")
+    for name in _QUESTIONS
 }
 _STAND_INS["log"] = StandIn(
     math.log,
     lambda args: _takes_one(args) or _takes_two(args),
     lambda x, *base: _logarithm(x, *base) if base else _of_number("log", _FUNCTIONS["log"])(x),
 )
-_TENSOR = StandIn(torch.tensor, _takes_data, _tensor)
+_TENSORS = {
+    name: StandIn(original, _takes_data, partial(_tensor, original))
+    for name, original in (("tensor", torch.tensor), ("as_tensor", torch.as_tensor))
+}
 _RESULT_TYPE = StandIn(torch.result_type, _takes_two, _result_type)
 _PICKS = {name: StandIn(getattr(builtins, name), _takes_unknown, PICKS[name]) for name in PICKS}
-_BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _TENSOR, _RESULT_TYPE)}
-_OF_TENSORS = MOVING_FUNCTIONS | WHOLE_FUNCTIONS
+_BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _RESULT_TYPE)}
+_OF_TENSORS = MOVING_FUNCTIONS | WHOLE_FUNCTIONS | _TENSORS
 _BY_ORIGINAL |= {id(one.original): one for one in _OF_TENSORS.values()}
 
 
@@ -195,14 +242,14 @@ def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
     """Returns the namespaces in which functions must be replaced: their modules, and other
     namespaces.
     """
-    found: list[tuple[Space, str, StandIn]] = [(torch.__dict__, "tensor", _TENSOR)]
-    found.append((torch.__dict__, "result_type", _RESULT_TYPE))
+    found: list[tuple[Space, str, StandIn]] = [(torch.__dict__, "result_type", _RESULT_TYPE)]
     found.append((_CLIPPING, "float", _FLOAT))
     found += ((torch.__dict__, name, one) for name, one in _OF_TENSORS.items())
     held = math.__dict__
     found += ((held, name, one) for name, one in _STAND_INS.items())
     found += ((builtins.__dict__, name, one) for name, one in _PICKS.items())
     for space in spaces:
+        found += ((space, k, one) for k, one in _KINDS.items() if only_calls(space, k))
         for name, value in list(space.items()):
             one = value if type(value) is StandIn else _BY_ORIGINAL.get(id(value))
             if one is not None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from calque.state.stand_ins import AddedBuiltin
+
 INTERCEPTED = ("getattr", "setattr", "hasattr", "delattr", "id")
 
 
@@ -41,6 +43,8 @@ class InterceptedBuiltin:
         return self._function(value, *rest)
 
 
+ADDED = (InterceptedBuiltin, AddedBuiltin)
+"""What a trace puts into namespaces in the place of builtins, which they do not hold."""
 _FUNCTIONS = {name: InterceptedBuiltin(getattr(builtins, name)) for name in INTERCEPTED}
 _lock = threading.Lock()
 _installed_in: Counter[tuple[int, str]] = Counter()

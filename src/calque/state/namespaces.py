@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from calque.state.attribute_lookups import InterceptedBuiltin, Interception
+from calque.state.attribute_lookups import ADDED, Interception
 from calque.state.grown import Grown, reaches_variables, takes_objects_apart
 from calque.state.lookups import AllNames
 from calque.state.named import Named, Place
@@ -135,7 +135,7 @@ class Namespaces:
             return
         for name in names.difference(row.names):
             row.names.add(name)
-            if name in held and type(held[name]) is not InterceptedBuiltin:
+            if name in held and type(held[name]) not in ADDED:
                 value = row.before[name] = original(held[name])
                 self._snapshot.stack.append((value, Path(name)))
                 if is_setting(value, name) and owner_of_name(value.__module__ or "") < Owner.USER:
@@ -274,7 +274,7 @@ class Namespaces:
                 self._use_matched(row.kind)
         for row in self._rows:
             for name in fresh & row.owner.keys():
-                if type(row.owner[name]) is InterceptedBuiltin:
+                if type(row.owner[name]) in ADDED:
                     continue
                 value = row.before.setdefault(name, original(row.owner[name]))
                 if row.path.foreign:

@@ -62,6 +62,17 @@ class StandIn:
         return self.original(*args, **kwargs)
 
 
+class AddedBuiltin(StandIn):
+    """A function in a module's namespace that replaces a builtin, which the namespace does not
+    hold.
+    """
+
+    __slots__ = ()
+
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, self.original)  # pyright: ignore[reportArgumentType]
+
+
 _originals: dict[int, list[tuple[Any, Any]]] = {}
 """For each function of a trace that is in place, by its id: itself, and what it replaces."""
 

@@ -114,3 +114,18 @@ def is_among(cell: Cell, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         elif type(value) is list and value and is_among(cell, value, {}):
             return True
     return False
+
+
+def check_generator(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise RuntimeError if a random operator gets a generator of another device."""
+    generator = kwargs.get("generator")
+    if generator is None and args and isinstance(args[-1], torch.Generator):
+        generator = args[-1]
+    if generator is not None and generator.device.type != "jax":
+        raise RuntimeError(
+            f"Expected a 'jax' device type for generator but found '{generator.device.type}': "
+            "seed the device with torch.manual_seed or torch.jax.manual_seed instead, or draw on "
+            "the generator's device and move the result. A shuffling DataLoader or random_split "
+            "draws on the CPU, so it must not run under torch.set_default_device('jax'): name the "
+            "device where tensors are made instead, or put `with torch.device('cpu'):` around it"
+        )

@@ -20,10 +20,11 @@ from torch.nn import Parameter
 from calque.device.kernels import growing_shapes
 from calque.device.kernels.applying import UNUSED, apply, is_unsigned
 from calque.device.kernels.argument_slots import SLOT, Slot, Viewed, slot_of, viewed
-from calque.device.kernels.arguments import NUMBERS, static_number
+from calque.device.kernels.arguments import NUMBERS, check_generator, static_number
 from calque.device.kernels.fast_path import wrap_result
 from calque.device.kernels.meta_check import Outline
-from calque.device.kernels.python_numbers import check_whole_numbers, pinned
+from calque.device.kernels.number_arguments import with_numbers
+from calque.device.kernels.python_numbers import check_whole_numbers, pinned, without_stand_ins
 from calque.device.kernels.remedies import MASK
 from calque.device.memory import rng, strides
 from calque.device.memory.cell import Cell, active, is_whole, read, x64
@@ -62,6 +63,8 @@ class Runner:
             those of an operator.
         dynamic: for each parameter, whether its numbers are arguments of the executable.
         named: the same, by the parameter's name.
+        traced: the names of those whose numbers are.
+        taken: whether the rule takes traced numbers as other parameters, by the kind of call.
         guarded: whether the rule checks each call, or draws a random key.
     """
 
@@ -69,13 +72,14 @@ class Runner:
         "_cache",
         "_lay",
         "_names",
-        "_traced",
         "cast",
         "dynamic",
         "guarded",
         "named",
         "outline",
         "rule",
+        "taken",
+        "traced",
     )
 
     def __init__(
@@ -88,12 +92,13 @@ class Runner:
         self.rule: Rule = rule
         self.cast: int | None = cast
         self.outline: Outline | None = outline
-        self._traced = (traced - rule.static) | rule.dynamic
+        self.traced: frozenset[str] = (traced - rule.static) | rule.dynamic
         self._names = rule.parameters
-        self.named: dict[str, bool] = {name: name in self._traced for name in self._names}
+        self.named: dict[str, bool] = {name: name in self.traced for name in self._names}
         self.dynamic: tuple[bool, ...] = tuple(self.named.values())
         self.guarded: bool | Callable[..., bool] = rule.random or rule.check is not None
         self._cache = Table()
+        self.taken: dict[Any, bool] = {}
         self._lay: strides.Layer | type | None = Slot  # set at the first call that needs it
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -123,9 +128,12 @@ class Runner:
         precision.refresh()
         key: list[Any] = [_default_dtype()]
         if active.trace is not None:
+            args, kwargs = without_stand_ins(args, kwargs)
             check_whole_numbers((*args, *kwargs.values()), self.rule.name)
         if self.guarded:
             self._check(args, kwargs, arrays)
+        if active.trace is not None:
+            args, kwargs = with_numbers(self, args, kwargs)
         for value, name in zip(args, self._names, strict=False):
             key.append(self._split(value, name, arrays))
         for name, value in kwargs.items():
@@ -147,6 +155,16 @@ class Runner:
             return self._cache.keep(hashed, self._compile(args, kwargs, placement)).value, arrays
         entry.used = True
         return entry.value, arrays
+
+    def described(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Returns a key for a call, its function, and the kinds of its arrays."""
+        arrays: list[Any] = []
+        key = [
+            self._split(value, name, arrays) for value, name in zip(args, self._names, strict=False)
+        ]
+        key += [(n, self._split(v, n, arrays)) for n, v in kwargs.items() if n not in UNUSED]
+        kinds = [jax.typeof(array) for array in arrays]
+        return (*key, *kinds), self._compile(args, kwargs), kinds
 
     def destination(self, args: Sequence[Any]) -> Sharding | None:
         """Returns the placement that an operator's arguments request; None for most operators."""
@@ -189,20 +207,23 @@ class Runner:
         if kind is Tensor or kind is Parameter:
             return _split_tensor(value, arrays, name)
         if kind in NUMBERS:
-            if name in self._traced and not is_unsigned(value):
+            if name in self.traced and not is_unsigned(value):
                 arrays.append(value)
                 return _ARRAY
             return static_number(value)
         if kind is list or kind is tuple:
-            if value and type(value[0]) is int and name not in self._traced:
+            if value and type(value[0]) is int and name not in self.traced:
                 return tuple(value)
             return tuple([self._split(item, name, arrays) for item in value])
         if isinstance(value, Tensor):  # a subclass
             return _split_tensor(value, arrays, name)
         if isinstance(value, torch.SymFloat):
-            if name not in self._traced:
+            if name not in self.traced:
                 return static_number(pinned(value))
             arrays.append(value.node.traced)  # a number traced by calque.jit
+            return _ARRAY
+        if isinstance(value, Tracer):  # such a number, in a parameter that is no operand
+            arrays.append(value)
             return _ARRAY
         return value
 
@@ -279,10 +300,12 @@ class Runner:
 
     def _template(self, value: object, name: str) -> Any:
         if isinstance(value, torch.SymFloat):
-            return SLOT if name in self._traced else pinned(value)
+            return SLOT if name in self.traced else pinned(value)
         if isinstance(value, Tensor):
             return slot_of(value)
-        if type(value) in NUMBERS and name in self._traced and not is_unsigned(value):
+        if isinstance(value, Tracer):
+            return SLOT
+        if type(value) in NUMBERS and name in self.traced and not is_unsigned(value):
             return SLOT
         if isinstance(value, list | tuple):
             return [self._template(item, name) for item in value]
@@ -335,21 +358,6 @@ def _fill(template: object, items: Iterator[Any]) -> Any:
     if type(template) is list:
         return [_fill(part, items) for part in template]
     return template
-
-
-def check_generator(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise RuntimeError if a random operator gets a generator of another device."""
-    generator = kwargs.get("generator")
-    if generator is None and args and isinstance(args[-1], torch.Generator):
-        generator = args[-1]
-    if generator is not None and generator.device.type != "jax":
-        raise RuntimeError(
-            f"Expected a 'jax' device type for generator but found '{generator.device.type}': "
-            "seed the device with torch.manual_seed or torch.jax.manual_seed instead, or draw on "
-            "the generator's device and move the result. A shuffling DataLoader or random_split "
-            "draws on the CPU, so it must not run under torch.set_default_device('jax'): name the "
-            "device where tensors are made instead, or put `with torch.device('cpu'):` around it"
-        )
 
 
 def cast_like(result: Any, target: Any) -> Any:

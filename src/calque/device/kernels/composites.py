@@ -33,6 +33,7 @@ from calque.device.kernels.pullbacks import (
     pull_back,
     pullback_of,
 )
+from calque.device.kernels.python_numbers import without_stand_ins
 from calque.device.memory import rng
 from calque.device.memory.cell import read, x64
 from calque.device.memory.host import host_array
@@ -191,10 +192,18 @@ def _pulled(ctx: Any, leaves: list[Any], residuals: list[Tensor], gradients: Any
     pullback = Pullback.tree_unflatten(ctx.aux, map(read, residuals))
     shift = 0 if ctx.call.op is None else 1
     used = set(pullback.places)
-    arguments = [read(x) if i + shift in used else None for i, x in enumerate(leaves)]
+    arguments = [_argument(x) if i + shift in used else None for i, x in enumerate(leaves)]
     incoming = [None if g is None else read(g) for g in gradients]
     with x64():
         return wrap_result(pull_back(pullback, [None] * shift + arguments, incoming))
+
+
+def _argument(value: Any) -> Any:
+    """Returns the array of an argument that a gradient needs."""
+    if isinstance(value, Tensor):
+        return read(value)
+    ((number,), _) = without_stand_ins((value,), {})
+    return number.node.traced if isinstance(number, torch.SymFloat) else number
 
 
 def is_plain(tensors: Sequence[Tensor]) -> bool:

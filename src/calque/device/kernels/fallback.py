@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import torch
 
+from calque.device.kernels.python_numbers import refuse_stand_ins
 from calque.device.kernels.refused_kinds import check_operator, check_plain
 from calque.device.memory.cell import active, cell_of, other_device, read, write, x64
 from calque.device.memory.host import array_of, host_array, host_tensor, host_view
@@ -55,6 +56,7 @@ _SHAPES_ASKED = "the shapes of {}"
 
 def fall_back(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Run an operator that has no rule."""
+    refuse_stand_ins((*args, *kwargs.values()))
     decomposition = _decompositions().get(op)
     if decomposition is not None:
         result = _decompose(op, decomposition, args, kwargs)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -34,3 +35,46 @@ def check_whole_numbers(values: Sequence[Any], name: str) -> None:
     if whole:
         if not dtypes or not all(dtype.is_floating_point for dtype in dtypes):
             whole[0].watch.give_up(whole[0])
+
+
+_stand_ins: WeakValueDictionary[float, Any] = WeakValueDictionary()
+"""The nodes of traced numbers, by the floats that stand for them in PyTorch's C++."""
+
+
+def stand_for(node: Any, number: float) -> float:
+    """Returns a float that stands for a traced number as long as its trace runs.
+
+    Args:
+        node: the node of the traced number.
+        number: the float, which no other number equals.
+    """
+    _stand_ins[number] = node
+    node.watch.keep(node)
+    return number
+
+
+def without_stand_ins(
+    args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Returns the arguments of an operator with traced numbers instead of floats that stand for
+    them.
+    """
+    if not _stand_ins:
+        return args, kwargs
+    return [_number(one) for one in args], {name: _number(one) for name, one in kwargs.items()}
+
+
+def _number(value: Any) -> Any:
+    if type(value) is list or type(value) is tuple:
+        return type(value)(map(_number, value))
+    node = _stand_ins.get(value) if type(value) is float else None
+    return value if node is None else torch.SymFloat(node)
+
+
+def refuse_stand_ins(values: Any) -> None:
+    """Give up the traced numbers for which some arguments stand, because no rule would get them."""
+    for value in values if _stand_ins else ():
+        for one in value if isinstance(value, list | tuple) else (value,):
+            node = _stand_ins.get(one) if type(one) is float else None
+            if node is not None:
+                node.watch.give_up(node)

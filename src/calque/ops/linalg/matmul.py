@@ -75,13 +75,19 @@ def _scaled_sum(added: Array, product: Array, beta: Any, alpha: Any, by_blas: bo
             f"The expanded size of the tensor {list(product.shape)} must match the existing size "
             f"{list(added.shape)}"
         )
-    if alpha == 0 and by_blas and dtype.itemsize >= 4:
+    drops = by_blas and dtype.itemsize >= 4
+    if isinstance(alpha, Array):  # traced
+        scaled = product * alpha.astype(dtype)
+        product = jnp.where(alpha == 0, 0, scaled) if drops else scaled
+    elif alpha == 0 and drops:
         product = jnp.zeros_like(product)
     elif alpha != 1:
         product = product * jnp.asarray(alpha).astype(dtype)
+    added = added.astype(dtype)
+    if isinstance(beta, Array):
+        return jnp.where(beta == 0, product, product + added * beta.astype(dtype))
     if beta == 0:
         return product
-    added = added.astype(dtype)
     return product + (added if beta == 1 else added * jnp.asarray(beta).astype(dtype))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
+from calque.ops.table.helpers import constant
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
@@ -263,7 +264,7 @@ def _multi_margin(
     classes = matrix.shape[1]
     label = target.reshape(-1, 1)
     hit = jnp.take_along_axis(matrix, label, axis=1, mode="fill")
-    gap = _positive(np.asarray(margin, x.dtype) - hit + matrix)
+    gap = _positive(constant(margin, x.dtype) - hit + matrix)
     loss = gap if p == 1 else gap * gap
     if weight is not None:
         loss = loss * jnp.take(weight, label, mode="fill")

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 
 from calque.ops.table.facts import no_kernel
-from calque.ops.table.helpers import check_parameters, greater
+from calque.ops.table.helpers import check_parameters, constant, greater
 from calque.ops.table.linear_resample import widened
 from calque.ops.table.promotion import BOOL, COMPLEX, INT
 from calque.ops.table.registry import op
@@ -83,7 +83,7 @@ def batch_norm(
         if running_mean is None or running_var is None:
             raise RuntimeError("expected running_mean and running_var to be defined in eval mode")
         mean, variance = widened(running_mean), widened(running_var)
-    invstd = lax.rsqrt(variance + np.asarray(eps, variance.dtype))
+    invstd = lax.rsqrt(variance + constant(eps, variance.dtype))
     scale = invstd if weight is None else invstd * widened(weight)
     shift = -mean * scale if bias is None else widened(bias) - mean * scale
     out = (wide * _channels(scale, x) + _channels(shift, x)).astype(x.dtype)
@@ -252,7 +252,7 @@ def native_batch_norm_backward(
     else:
         mean = running_mean
         variance = widened(running_var)  # type: ignore[arg-type]
-        invstd = lax.rsqrt(variance + np.asarray(eps, variance.dtype))
+        invstd = lax.rsqrt(variance + constant(eps, variance.dtype))
     normal = (x - _channels(mean, x)) * _channels(invstd, x)
     bias_sum, weight_sum = jnp.sum(g, axes), jnp.sum(g * normal, axes)
     for_input = None

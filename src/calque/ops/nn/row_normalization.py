@@ -3,11 +3,10 @@
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from calque.ops.table.facts import facts, no_kernel
-from calque.ops.table.helpers import check_parameters
+from calque.ops.table.helpers import check_parameters, constant
 from calque.ops.table.linear_resample import widened
 from calque.ops.table.promotion import BOOL, COMPLEX, INT
 from calque.ops.table.registry import op
@@ -20,7 +19,7 @@ def _normalize(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Arra
     mean = jnp.mean(x, axis=axes, keepdims=True)
     centered = x - mean
     variance = jnp.mean(jnp.square(centered), axis=axes, keepdims=True)
-    rstd = lax.rsqrt(variance + np.asarray(eps, x.dtype))
+    rstd = lax.rsqrt(variance + constant(eps, x.dtype))
     return centered * rstd, mean, rstd
 
 
@@ -177,7 +176,7 @@ def fused_rms_norm(
     axes = _check_normalized(input, normalized_shape, weight=weight)
     x = widened(input)
     eps = float(jnp.finfo(x.dtype).eps) if eps is None else eps
-    rstd = lax.rsqrt(jnp.mean(jnp.square(x), axis=axes, keepdims=True) + np.asarray(eps, x.dtype))
+    rstd = lax.rsqrt(jnp.mean(jnp.square(x), axis=axes, keepdims=True) + constant(eps, x.dtype))
     out = x * rstd if weight is None else x * rstd * widened(weight)
     return out.astype(input.dtype), rstd
 

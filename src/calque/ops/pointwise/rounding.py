@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
+from calque.ops.table.helpers import constant
 from calque.ops.table.number_range import HoldsLimits, saturated
 from calque.ops.table.promotion import (
     BOOL,
@@ -151,9 +152,9 @@ def logit(self: Array, eps: float | None = None) -> Array:
     return opmath(lambda x: jnp.log(x / (1 - x)))(x)
 
 
-def _logit_limits(eps: Any, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+def _logit_limits(eps: Any, dtype: np.dtype) -> tuple[Any, Any]:
     """Returns the limits that PyTorch computes in the dtype of the tensor."""
-    low = np.asarray(eps, dtype)
+    low = constant(eps, dtype)
     return low, np.asarray(1, dtype) - low
 
 

@@ -172,3 +172,9 @@ def nan_of(found: Array, is_missing: Callable[[], Array], dtype: Any) -> Array:
     if not is_float(dtype) or jax.device_count() == 1:
         return found
     return jnp.where(is_missing(), jnp.asarray(jnp.nan, found.dtype), found)
+
+
+def constant(number: Any, dtype: Any) -> Any:
+    """Returns a parameter of a rule, which may be traced, as an array of no dimensions."""
+    traced = isinstance(number, Array)
+    return number.astype(dtype) if traced else np.asarray(number, dtype)

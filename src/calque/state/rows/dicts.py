@@ -4,11 +4,11 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any
 
-from calque.state.attribute_lookups import INTERCEPTED, InterceptedBuiltin
+from calque.state.attribute_lookups import ADDED, INTERCEPTED, InterceptedBuiltin
 from calque.state.contents import items_of
 from calque.state.paths import Path
 from calque.state.rows.row import Row
-from calque.state.stand_ins import original, present
+from calque.state.stand_ins import AddedBuiltin, original, present
 from calque.state.values import MISSING
 
 
@@ -112,12 +112,16 @@ class NamedRow(Row):
         ):
             found = {name: value for name, value in found.items() if name not in replaced}
         if present.count:
-            found = {name: original(value) for name, value in found.items()}
+            found = {
+                name: original(value)
+                for name, value in found.items()
+                if type(value) is not AddedBuiltin
+            }
         return found
 
     def get(self, key: Any) -> Any:
         value = self.owner.get(key, MISSING)
-        return MISSING if type(value) is InterceptedBuiltin else original(value)
+        return MISSING if type(value) in ADDED else original(value)
 
     def put(self, key: object, value: object) -> None:
         if value is MISSING:

@@ -198,6 +198,8 @@ def test_a_function_that_remembers_forgets_the_trace() -> None:
 class Table(torch.nn.Module):
     """Moves its own table to the device of its input, as many positional encodings do."""
 
+    table: torch.Tensor
+
     def __init__(self, is_buffer: bool) -> None:
         super().__init__()
         table = torch.arange(3.0)

@@ -38,8 +38,8 @@ class Assignments:
         `set_attribute`.
 
         `self.count += 1` on a buffer is two steps: a change in place, which is recorded, and an
-        assignment of the same tensor, which is skipped. So is `self.table = self.table.to(x.device)`
-        where nothing has to be converted; the program then reads the result of the conversion.
+        assignment of the same tensor, which is skipped. So is `self.table = self.table.to(x)` where
+        nothing has to be converted; the program then reads the result of the conversion.
 
         Raises:
             TraceError: a parameter or buffer would become a different tensor.

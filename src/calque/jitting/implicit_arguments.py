@@ -41,9 +41,13 @@ class HeldIn:
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
         found = trees.tensors_in(self.holder.get(self.key))
-        if found is None or found[1] != self.spec or any(map(is_hooked, found[0])):
+        if found is None or any(map(is_hooked, found[0])) or not self._is_structured(found[1]):
             return None
         return found[0] if [form(leaf) for leaf in found[0]] == self.keys else None
+
+    def _is_structured(self, spec: Any) -> bool:
+        """Returns True for the expected structure; JAX's cannot be compared with None."""
+        return type(spec) is type(self.spec) and spec == self.spec
 
     def why(self) -> str:
         return f"{self.holder.name(self.key)} has other shapes, dtypes or values than before"

@@ -364,3 +364,97 @@ def test_a_view_made_under_no_grad_may_be_followed_by_writes_to_its_base():
         return [weight.tolist(), weight.grad.tolist()]
 
     assert steps("jax") == steps("cpu")
+
+
+class Halves:
+    """Two variables, which each call replaces."""
+
+    def __init__(self, device):
+        self.h, self.c = torch.zeros(2, device=device), torch.ones(2, device=device)
+        self.whole = None
+
+    def parts(self):
+        return [self.h, self.c, *([] if self.whole is None else [self.whole])]
+
+
+def _chunks(own, x):
+    own.h, own.c = (x + torch.cat([own.h, own.c])).chunk(2)
+    return own.h * 2
+
+
+def _written_chunks(own, x):
+    own.h.mul_(2)
+    own.c.add_(1)
+    own.h, own.c = (x + own.h.repeat(2)).chunk(2)
+    return own.c.clone()
+
+
+def _overlapping(own, x):
+    own.h.add_(1)
+    sum_ = own.h * own.c
+    y = x * 2 + sum_.sum()
+    own.h, own.c = y[:2], y[1:3]
+    return sum_
+
+
+def _with_the_whole(own, x):
+    if own.whole is not None:
+        own.whole.mul_(0.5)
+    sum_ = own.h + own.c
+    own.whole = x + 1
+    own.h, own.c = own.whole[:2], own.whole[2:]
+    return sum_
+
+
+def _exchanged(own, x):
+    own.h, own.c = own.c, own.h
+    own.h = (x[:2] + own.h).view(2)
+    return own.c + own.h
+
+
+def _apart(own):
+    own.h = own.h.clone()
+
+
+def _two_of_another(own):
+    own.c, own.h = torch.arange(4.0, device=own.h.device).chunk(2)
+
+
+def _overlap(own):
+    base = torch.arange(3.0, device=own.h.device)
+    own.h, own.c = base[:2], base[1:]
+
+
+@pytest.mark.parametrize("change", [None, _apart, _two_of_another, _overlap])
+@pytest.mark.parametrize(
+    "fn", [_chunks, _written_chunks, _overlapping, _with_the_whole, _exchanged]
+)
+def test_variables_that_hold_parts_of_one_new_tensor_are_one_program(fn, change):
+    ours, theirs = Halves("jax"), Halves("cpu")
+    step = calque.jit(lambda x: fn(ours, x))
+    for call in range(8):
+        if change is not None and call in (4, 6):
+            change(ours)
+            change(theirs)
+        x = torch.arange(4.0) + call
+        torch.testing.assert_close(step(x.to("jax")).cpu(), fn(theirs, x))
+        for mine, expected in zip(ours.parts(), theirs.parts(), strict=True):
+            torch.testing.assert_close(mine.cpu(), expected)
+            assert mine.storage_offset() == expected.storage_offset()
+    assert len(step.history) <= (3 if change is None else 6)
+
+
+def test_a_variable_may_hold_a_tensor_before_and_a_tuple_after():
+    own = Halves("jax")
+
+    @calque.jit
+    def step(x):
+        own.h = (x * 2, x + 1) if own.whole is None else x * 3
+
+    x = torch.ones(2, device="jax")
+    for whole in (None, 1, None, 1, 1, None, None):
+        own.whole = whole
+        step(x)
+        assert isinstance(own.h, tuple) == (whole is None)
+    assert own.h[1].tolist() == [2, 2]
+    assert len(step.history) <= 6

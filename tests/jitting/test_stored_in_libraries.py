@@ -213,3 +213,56 @@ def test_a_graph_refuses_what_it_would_not_repeat(fn):
     with pytest.raises(calque.CalqueError, match=f"{NAME} becomes 1, which a graph would not"):
         calque.trace(fn, torch.ones(3))
     assert _stored() == []
+
+
+_CACHES = """
+import torch
+
+by_key, listed, table = {}, [], None
+
+def made(x):
+    return torch.arange(2.0, device=x.device) + 1
+
+def in_a_dict(x):
+    if "table" not in by_key:
+        by_key["table"] = made(x), 1
+    return by_key["table"][0]
+
+def in_a_list(x):
+    if not listed:
+        listed.append(made(x))
+    return listed[0]
+
+def in_a_variable(x):
+    global table
+    if table is None:
+        table = made(x)
+    return table
+
+def in_an_attribute(x):
+    if not hasattr(in_an_attribute, "table"):
+        in_an_attribute.table = made(x)
+    return in_an_attribute.table
+
+def scaled(x, cached):
+    y = x * cached(x)
+    return y * 2 if y.sum() > 5 else y
+"""
+
+
+@pytest.mark.parametrize("cache", ["in_a_dict", "in_a_list", "in_a_variable", "in_an_attribute"])
+def test_an_abandoned_trace_leaves_no_tensors_in_the_caches_of_a_package(
+    tmp_path, monkeypatch, cache
+):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "package_that_caches.py").write_text(_CACHES)
+    monkeypatch.syspath_prepend(folder)
+    package = importlib.import_module("package_that_caches")
+    cached = getattr(package, cache)
+    f = calque.jit(lambda x: package.scaled(x, cached))  # reads a value, so the first trace fails
+    for number in (1.0, 1.0, 3.0, 1.0):
+        x = torch.full((2,), number, device="jax")
+        assert f(x).tolist() == ([6, 12] if number == 3 else [1, 2])
+        assert cached(x).tolist() == [1, 2]
+    del sys.modules["package_that_caches"]

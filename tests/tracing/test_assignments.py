@@ -193,3 +193,92 @@ def test_a_function_that_remembers_forgets_the_trace() -> None:
     for x in (X, -X):
         torch.testing.assert_close(graph(x), model(x))
         assert type(model(x)) is torch.Tensor
+
+
+class Table(torch.nn.Module):
+    """Moves its own table to the device of its input, as many positional encodings do."""
+
+    table: torch.Tensor
+
+    def __init__(self, is_buffer: bool) -> None:
+        super().__init__()
+        table = torch.arange(3.0)
+        if is_buffer:
+            self.register_buffer("table", table)
+        else:
+            self.table = table
+        self.register_buffer("last", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table = self.table.to(x.device)
+        return x + self.table
+
+
+class TableOfDtype(Table):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table = self.table.type_as(x).contiguous()
+        y = x * self.table
+        self.table = self.table.to(x.dtype)
+        return y + self.table
+
+
+class TableOnOneWay(Table):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table = self.table.to(x)
+        if x.sum() > 0:
+            self.table = self.table.float()
+            return x + self.table
+        return x * self.table
+
+
+class TableThatCounts(Table):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table = self.table.to(x)
+        self.table.add_(1)
+        return x + self.table
+
+
+@pytest.mark.parametrize("lowered", [False, True])
+@pytest.mark.parametrize("is_buffer", [True, False])
+@pytest.mark.parametrize("kind", [Table, TableOfDtype, TableOnOneWay, TableThatCounts])
+def test_a_tensor_that_is_converted_to_what_it_is_stays(
+    kind: type[Table], is_buffer: bool, lowered: bool
+) -> None:
+    model = kind(is_buffer)
+    reference = copy.deepcopy(model)
+    attributes, names, table = [*vars(model)], [*model.state_dict()], model.table
+    graph = calque.trace(Outer(model), X)
+    assert ([*vars(model)], [*model.state_dict()]) == (attributes, names)
+    assert model.table is table
+    graph = lower(graph) if lowered else graph
+    for x in (X, -X, X):
+        torch.testing.assert_close(graph(x), Outer(reference)(x), rtol=0, atol=0)
+
+
+class TableOfAnother(Table):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table = self.last.to(x)
+        return x + self.table
+
+
+class TableOfDoubles(Table):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table = self.table.to(torch.float64)
+        return x + self.table
+
+
+class TableThatGrows(Table):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table = self.table.to(x)
+        self.table = self.table + 1
+        return x + self.table
+
+
+@pytest.mark.parametrize("kind", [TableOfAnother, TableOfDoubles, TableThatGrows])
+def test_a_buffer_that_becomes_another_tensor_is_refused(kind: type[Table]) -> None:
+    model = kind(is_buffer=True)
+    attributes, table = [*vars(model)], model.table
+    with pytest.raises(TraceError, match=r"self\.table, a parameter or buffer, is replaced"):
+        calque.trace(model, X)
+    assert [*vars(model)] == attributes
+    assert model.table is table

@@ -107,10 +107,15 @@ class ImplicitFinder:
         value = place.holder.before[place.key]
         return self._state.snapshot.identifies((value, *place.before, *nested(value)))
 
-    def _may_differ(self, place: Rebound, counts: Counter[Cell]) -> bool:
+    def _may_differ(self, place: Rebound, counts: Counter[Cell], ours: Counter[Cell]) -> bool:
+        """Returns True if nothing but variables that may differ has the memory, too.
+
+        Args:
+            counts, ours: how many tensors of the state, and of these variables, have each memory.
+        """
         tensors = [t for t in place.before if is_tensor(t)]
-        cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
-        alone = all(counts[c] <= cells.count(c) and not self._is_argument(c) for c in cells)
+        cells = set(map(cell_of, tensors))
+        alone = all(counts[c] <= ours[c] and not self._is_argument(c) for c in cells)
         return bool(tensors) and alone and all(map(self._is_replaceable, tensors))
 
     def _is_argument(self, cell: Cell) -> bool:
@@ -190,17 +195,19 @@ class ImplicitFinder:
         self, places: list[Rebound], held: Counter[int], counts: Counter[Cell]
     ) -> list[Rebound]:
         """Returns the variables whose tensors and containers may differ, and are in no other
-        variable of the state.
+        variable of the state, nor is their memory.
         """
         before = [(place, place.holder.before[place.key]) for place in places]
         given = Counter(id(value) for _, value in before)
         given.update(
             id(leaf) for place, value in before for leaf in place.before if leaf is not value
         )
+        tensors = {id(t): t for place in places for t in place.before if is_tensor(t)}
+        ours = Counter(map(cell_of, tensors.values()))
         return [
             place
             for place, value in before
-            if self._may_differ(place, counts)
+            if self._may_differ(place, counts, ours)
             and all(
                 held[id(one)] <= given[id(one)]
                 for one in (value, *place.before)

@@ -107,6 +107,7 @@ class Libraries:
                 continue
             if owner is Owner.PACKAGE:
                 self._hold_registries(value, Path(name, foreign=True))
+                self._hold_cache(value, Path(name, foreign=True))
             elif type(value) is dict and _is_table(value) and id(value) not in self._snapshot.rows:
                 self._snapshot.hold(DictRow(value, Path(name, foreign=True)))
             self._hold_object(value, Path(name, foreign=True))
@@ -125,6 +126,17 @@ class Libraries:
         assert isinstance(row.names, set)
         row.before |= {name: held[name] for name in scalars - row.names}
         row.names |= scalars
+
+    def _hold_cache(self, value: object, path: Path) -> None:
+        """Record a dict in which a package may keep tensors, which must not outlive a trace
+        that is abandoned.
+        """
+        if (
+            type(value) is dict
+            and id(value) not in self._snapshot.rows
+            and len(value) < _MOST_ENTRIES
+        ):
+            self._snapshot.hold(DictRow(value, path)).guarded = False
 
     def _look(self, module: types.ModuleType, path: Path, words: Iterable[str]) -> None:
         """Visit the values of a module's relevant names."""

@@ -18,15 +18,16 @@ from torch.nn.modules import module as module_of_torch
 from torch.optim import optimizer as optimizer_of_torch
 
 from calque.state import finding
+from calque.state.contents import nested
 from calque.state.libraries import Libraries
 from calque.state.lookups import finds_modules, modules_of_the_user
 from calque.state.namespaces import Namespaces
 from calque.state.ownership import Owner
 from calque.state.paths import Path
-from calque.state.rows import CacheRow, DictRow, HooksRow, Row
+from calque.state.rows import CacheRow, DictRow, HooksRow, ListRow, Row
 from calque.state.running_code import RunningCode
 from calque.state.stores import take_apart_stored
-from calque.state.values import ATOMIC
+from calque.state.values import ATOMIC, MISSING
 
 _GLOBAL_HOOKS = [
     (place, name)
@@ -259,13 +260,19 @@ class Snapshot:
                 yield row, now
 
     def restore(self) -> list[Row]:
-        """Restore everything; returns the rows that cannot be restored."""
+        """Restore everything; returns the rows that cannot be restored.
+
+        Caches of libraries stay as they are, except for tensors of the device: the run is
+        abandoned, and its tensors have no values.
+        """
         left = []
-        for row, _ in list(self.changed()):
+        for row, now in list(self.changed()):
             if row.restored:
                 row.restore()
                 if row.is_changed():
                     left.append(row)
+            elif row.settable:
+                _drop_tensors(row, now)
         return left
 
     def forget(self) -> None:
@@ -276,3 +283,18 @@ class Snapshot:
         """
         for part in (self.namespaces, self.libraries, self.code, self):
             vars(part).clear()
+
+
+def _drop_tensors(row: Row, now: dict[Any, Any]) -> None:
+    """Remove the tensors of the device that were stored since the row was created."""
+    for key, value in now.items():
+        before = row.before.get(key, MISSING)
+        if value is not before and any(map(_is_on_device, nested(value))):
+            if isinstance(row, ListRow):
+                row.restore()
+                return
+            row.put(key, before)
+
+
+def _is_on_device(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"

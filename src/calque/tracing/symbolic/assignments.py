@@ -31,13 +31,15 @@ class Assignments:
     def __init__(self, tracer: "SymbolicTracer") -> None:
         self._tracer = tracer
         self._before: dict[tuple[torch.nn.Module, str], tuple[Any, str]] = {}
+        self._converted: dict[tuple[torch.nn.Module, str], Any] = {}
 
     def allow(self, module: torch.nn.Module, name: str, value: object) -> bool:
         """Returns True if an assignment of the traced program should be carried out; see
         `set_attribute`.
 
         `self.count += 1` on a buffer is two steps: a change in place, which is recorded, and an
-        assignment of the same tensor, which is skipped.
+        assignment of the same tensor, which is skipped. So is `self.table = self.table.to(x)` where
+        nothing has to be converted; the program then reads the result of the conversion.
 
         Raises:
             TraceError: a parameter or buffer would become a different tensor.
@@ -49,6 +51,9 @@ class Assignments:
             return True
         if isinstance(value, torch.fx.Proxy):
             if self._is_in_place(module, name, value):
+                return False
+            if self._is_unconverted(module, name, value):
+                self._cover(module, name, value)
                 return False
             if name in module._buffers or name in module._parameters:
                 refuse_because(
@@ -66,6 +71,7 @@ class Assignments:
 
     def note(self, module: torch.nn.Module, name: str) -> None:
         """Note that an attribute is assigned or deleted."""
+        self._uncover(module, name)
         if self._tracer.leaves.assigned(module) and (module, name) not in self._before:
             self._before[module, name] = _read(module, name), here(self._tracer)
 
@@ -78,6 +84,33 @@ class Assignments:
             return False
         source: Any = node.args[0]
         return source.op == "get_attr" and self._tracer.resolve(source.target) is old
+
+    def _is_unconverted(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+        """Returns True if the value is what conversions give that return their input itself."""
+        old = self._converted.get((module, name), MISSING)
+        old = _read(module, name) if old is MISSING else old
+        node = value.node
+        known = node.meta.get("val", MISSING)
+        while node.op in ("call_method", "call_function") and not has_effect(node):
+            source: Any = node.args[0] if node.args else None
+            if not isinstance(source, torch.fx.Node) or source.meta.get("val") is not known:
+                return False
+            node = source
+        if not isinstance(old, torch.Tensor) or node is value.node or node.op != "get_attr":
+            return False
+        return self._tracer.resolve(node.target) is old
+
+    def _cover(self, module: torch.nn.Module, name: str, value: object) -> None:
+        members = vars(module)
+        self._converted.setdefault((module, name), members.get(name, MISSING))
+        members[name] = value
+
+    def _uncover(self, module: torch.nn.Module, name: str) -> None:
+        if (module, name) in self._converted:
+            held = self._converted.pop((module, name))
+            vars(module).pop(name)
+            if held is not MISSING:
+                vars(module)[name] = held
 
     def record(self) -> None:
         """Add assignments, at the end of the graph, of the attributes that hold values of the
@@ -101,6 +134,8 @@ class Assignments:
 
     def undo(self) -> list[Change]:
         """Restore each attribute to its value before the run; returns the changes."""
+        for module, name in [*self._converted]:
+            self._uncover(module, name)
         changes = []
         for (module, name), (before, place) in self._before.items():
             after = _read(module, name)

@@ -379,6 +379,38 @@ def test_what_the_caller_still_holds_is_not_given_away(taken):
     assert state.tolist() == [5, 5, 5]
 
 
+@pytest.mark.parametrize("count", [1, 20, 450])
+@pytest.mark.parametrize("read_only", [0, 1])
+def test_any_number_of_state_tensors_is_served(count, read_only, taken):
+    state = [torch.full((2,), float(i)).to("jax") for i in range(count)]
+    others = [torch.ones(2, device="jax") for _ in range(read_only)]
+
+    @calque.jit
+    def run(x):
+        for tensor in state:
+            tensor.add_(sum(others, x))
+        return x + 1
+
+    x = torch.ones(2, device="jax")
+    step = 1 + read_only
+    for calls in range(1, 6):
+        assert run(x).tolist() == [2, 2]
+        assert [one[0].item() for one in state] == [i + step * calls for i in range(count)]
+    assert taken.alone > 0
+    middle = count // 2
+    held, versions = calque.to_jax(state[middle]), [one._version for one in state]
+    run(x)
+    assert held.tolist() == [middle + step * 5] * 2  # a copy of it was given away
+    assert [one[0].item() for one in state] == [i + step * 6 for i in range(count)]
+    assert all(now._version > before for now, before in zip(state, versions, strict=True))
+    state[middle].data = torch.zeros(2, device="jax")
+    run(x)
+    assert state[middle].tolist() == [step] * 2
+    state[-1] = torch.zeros(2, device="jax")
+    run(x)
+    assert state[-1].tolist() == [step] * 2
+
+
 def test_versions_advance_and_a_used_up_graph_says_so(taken):
     weight = nn.Parameter(torch.ones(3, device="jax"))
     optimizer = torch.optim.SGD([weight], lr=0.1)

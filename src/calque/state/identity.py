@@ -86,6 +86,7 @@ class Identities:
         self.others: list[Row] = []
         for row in rows:
             self._place(row)
+        self.empty.sort(key=id)  # there may be thousands, which are read faster in memory's order
         self.expect()
 
     def _place(self, row: Row) -> None:

@@ -1,6 +1,7 @@
 """Calls like the last one take the short way, and any other call the general one."""
 
 import contextlib
+import sys
 import threading
 
 import jax
@@ -409,6 +410,68 @@ def test_any_number_of_state_tensors_is_served(count, read_only, taken):
     state[-1] = torch.zeros(2, device="jax")
     run(x)
     assert state[-1].tolist() == [step] * 2
+
+
+class _Stopped(BaseException):
+    pass
+
+
+def _stopped_at(line, call):
+    """Makes a call that a trace function ends at a line of the generated function, if it gets that
+    far; returns whether it did.
+    """
+    seen = 0
+
+    def look(frame, event, arg):
+        nonlocal seen
+        if frame.f_code.co_filename != "<made by calque.jit>":
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                raise _Stopped
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        call()
+    except _Stopped:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("count", [3, 100, 450])
+def test_a_call_that_ends_at_any_line_has_changed_all_or_nothing(count, taken):
+    state = [torch.full((2,), float(i)).to("jax") for i in range(count)]
+
+    @calque.jit
+    def run(x):
+        for tensor in state:
+            tensor.add_(x)
+        return x + 1
+
+    x = torch.ones(2, device="jax")
+    for _ in range(4):
+        run(x)
+    assert taken.alone > 0
+    calls, line, changed = 4, 0, []
+    while True:
+        line += 1
+        versions = [one._version for one in state]
+        stopped = _stopped_at(line, lambda: run(x))
+        now = {one.tolist()[0] - i for i, one in enumerate(state)}
+        assert now <= {calls} or now == {calls + 1}
+        changed.append(now != {calls})
+        if changed[-1]:
+            calls += 1
+            assert all(one._version > v for one, v in zip(state, versions, strict=True))
+        if not stopped:
+            break
+    assert changed[-1] and not all(changed) and line > 20
+    assert run(x).tolist() == [2, 2]
 
 
 def test_versions_advance_and_a_used_up_graph_says_so(taken):

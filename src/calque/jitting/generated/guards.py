@@ -24,9 +24,10 @@ from calque.state.code_attributes import assignments
 from calque.state.values import MISSING
 from calque.state.versions import Versions, own_dict, version_of
 
-_FEW = 16
-"""The maximum number of tensors that are checked individually."""
-_MOST_PLACES = 64
+_FEW = 64
+"""The maximum number of tensors that are checked individually, for which Python calls nothing."""
+_MOST_PLACES = 256
+"""The maximum number of other objects that are."""
 _PLACES = {
     "variable": "{}.cell_contents is not {}",
 }

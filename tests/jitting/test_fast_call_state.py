@@ -111,7 +111,7 @@ def long_list_longer(boxes):
     boxes[1].weights.append(3.0)
 
 
-@pytest.mark.parametrize("count", [2, 30])
+@pytest.mark.parametrize("count", [2, 80])
 @pytest.mark.parametrize("kind", [Box, Guarded])
 @pytest.mark.parametrize(
     "change",

@@ -25,7 +25,7 @@ from calque.state.values import MISSING
 from calque.state.versions import Versions, own_dict, version_of
 
 _FEW = 64
-"""The maximum number of tensors that are checked individually, for which Python calls nothing."""
+"""The maximum number of tensors that are checked individually; more are compared as lists."""
 _MOST_PLACES = 256
 """The maximum number of other objects that are."""
 _PLACES = {

@@ -1,6 +1,7 @@
 """Calls like the last one take the short way, and any other call the general one."""
 
 import contextlib
+import sys
 import threading
 
 import jax
@@ -379,6 +380,100 @@ def test_what_the_caller_still_holds_is_not_given_away(taken):
     assert state.tolist() == [5, 5, 5]
 
 
+@pytest.mark.parametrize("count", [1, 20, 450])
+@pytest.mark.parametrize("read_only", [0, 1])
+def test_any_number_of_state_tensors_is_served(count, read_only, taken):
+    state = [torch.full((2,), float(i)).to("jax") for i in range(count)]
+    others = [torch.ones(2, device="jax") for _ in range(read_only)]
+
+    @calque.jit
+    def run(x):
+        for tensor in state:
+            tensor.add_(sum(others, x))
+        return x + 1
+
+    x = torch.ones(2, device="jax")
+    step = 1 + read_only
+    for calls in range(1, 6):
+        assert run(x).tolist() == [2, 2]
+        assert [one[0].item() for one in state] == [i + step * calls for i in range(count)]
+    assert taken.alone > 0
+    middle = count // 2
+    held, versions = calque.to_jax(state[middle]), [one._version for one in state]
+    run(x)
+    assert held.tolist() == [middle + step * 5] * 2  # a copy of it was given away
+    assert [one[0].item() for one in state] == [i + step * 6 for i in range(count)]
+    assert all(now._version > before for now, before in zip(state, versions, strict=True))
+    state[middle].data = torch.zeros(2, device="jax")
+    run(x)
+    assert state[middle].tolist() == [step] * 2
+    state[-1] = torch.zeros(2, device="jax")
+    run(x)
+    assert state[-1].tolist() == [step] * 2
+
+
+class _Stopped(BaseException):
+    pass
+
+
+def _stopped_at(line, call):
+    """Makes a call that a trace function ends at a line of the generated function, if it gets that
+    far; returns whether it did.
+    """
+    seen = 0
+
+    def look(frame, event, arg):
+        nonlocal seen
+        if frame.f_code.co_filename != "<made by calque.jit>":
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                raise _Stopped
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        call()
+    except _Stopped:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("count", [3, 100, 450])
+def test_a_call_that_ends_at_any_line_has_changed_all_or_nothing(count, taken):
+    state = [torch.full((2,), float(i)).to("jax") for i in range(count)]
+
+    @calque.jit
+    def run(x):
+        for tensor in state:
+            tensor.add_(x)
+        return x + 1
+
+    x = torch.ones(2, device="jax")
+    for _ in range(4):
+        run(x)
+    assert taken.alone > 0
+    calls, line, changed = 4, 0, []
+    while True:
+        line += 1
+        versions = [one._version for one in state]
+        stopped = _stopped_at(line, lambda: run(x))
+        now = {one.tolist()[0] - i for i, one in enumerate(state)}
+        assert now <= {calls} or now == {calls + 1}
+        changed.append(now != {calls})
+        if changed[-1]:
+            calls += 1
+            assert all(one._version > v for one, v in zip(state, versions, strict=True))
+        if not stopped:
+            break
+    assert changed[-1] and not all(changed) and line > 20
+    assert run(x).tolist() == [2, 2]
+
+
 def test_versions_advance_and_a_used_up_graph_says_so(taken):
     weight = nn.Parameter(torch.ones(3, device="jax"))
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -435,15 +530,15 @@ def test_a_gradient_of_any_class_is_seen_among_many(taken):
     class Odd(torch.Tensor):
         __hash__ = None
 
-    leaves = [nn.Parameter(torch.ones(1, device="jax")) for _ in range(20)]
+    leaves = [nn.Parameter(torch.ones(1, device="jax")) for _ in range(80)]
     run = calque.jit(lambda x: x + sum(p.detach() for p in leaves if p.grad is None))
     x = torch.zeros(1, device="jax")
     for _ in range(5):
-        assert run(x).item() == 20
+        assert run(x).item() == 80
     assert taken.count > 0
     leaves[3].grad = torch.ones(1, device="jax")
-    assert run(x).item() == 19
+    assert run(x).item() == 79
     leaves[3].grad = None
-    assert run(x).item() == 20
+    assert run(x).item() == 80
     leaves[4].grad = torch.ones(1, device="jax").as_subclass(Odd)
-    assert run(x).item() == 19
+    assert run(x).item() == 79

@@ -94,3 +94,27 @@ def test_the_order_of_an_ordered_dict_has_no_version():
     from collections import OrderedDict
 
     assert not has_version(DictRow(OrderedDict(a=1), Path("x")))
+
+
+def test_an_object_must_have_the_dict_whose_version_is_read():
+    objects = [Holder(), Holder(), Holder()]
+    objects[2].__dict__ = objects[1].__dict__
+    for index, one in enumerate(objects):
+        one.a = index
+    path = Path("x")
+    rows = [DictRow(vars(one), path) for one in objects[:2]]
+    versions = Versions(rows, {}, objects)
+    assert versions.hold()
+    held = vars(objects[0])
+    objects[0].__dict__ = dict(held)
+    assert not versions.hold()
+    objects[0].__dict__ = held
+    assert versions.hold()
+    objects[2].a = objects[1].a
+    assert versions.hold()
+    objects[2].a = 3
+    assert not versions.hold()
+    objects[1].a = 2
+    assert versions.hold()
+    objects[1].__dict__, objects[0].__dict__ = vars(objects[0]), vars(objects[1])
+    assert not versions.hold()

@@ -9,8 +9,8 @@ from jax import Array
 
 from calque.device.memory.cell import x64
 
-_ALONE = 3  # the cell, the list of arguments, and getrefcount's own argument
-PICKED_ALONE = _ALONE + 1  # and the picked items
+ALONE = 3  # the cell, the list of arguments, and getrefcount's own argument
+PICKED_ALONE = ALONE + 1  # and the picked items
 
 
 def picker(indexes: Sequence[int]) -> Callable[[list[Array]], tuple[Array, ...]]:
@@ -32,6 +32,6 @@ def protect(
     """
     if max(map(sys.getrefcount, pick(arrays))) > PICKED_ALONE:
         for index in donated:
-            if sys.getrefcount(arrays[index]) > _ALONE:
+            if sys.getrefcount(arrays[index]) > ALONE:
                 with x64():
                     arrays[index] = jax.numpy.array(arrays[index], copy=True)

@@ -25,7 +25,7 @@ from calque.state.rows import (
     StateRow,
 )
 from calque.state.values import MISSING
-from calque.state.versions import Versions, has_version
+from calque.state.versions import Versions, has_version, own_dict
 
 Place = tuple[str, Any, Any, Any]
 """A compared object: the kind of place, its holder, its key there, and the object. For a list, the
@@ -33,6 +33,8 @@ length is compared, too; for a lookup, the key is passed to `dict.get`. If somet
 function, the function is the key.
 """
 
+_LONG = 32
+"""The length from which on a list is compared alone, which takes less time for each item."""
 _content = attrgetter("cell_contents")
 _only_none = frozenset((None,)).issuperset
 _FILLED = (DictRow, HooksRow, ListRow, SetRow)
@@ -63,7 +65,7 @@ class Identities:
     Attributes:
         others: rows that it does not compare.
         empty: containers that were empty.
-        versions: compares dicts that have a version; None if there are none.
+        versions: compare dicts that have a version.
         special: compares classes and the code of functions; None if there are none.
         values: compare everything else.
     """
@@ -84,6 +86,7 @@ class Identities:
         self.others: list[Row] = []
         for row in rows:
             self._place(row)
+        self.empty.sort(key=id)  # there may be thousands, which are read faster in memory's order
         self.expect()
 
     def _place(self, row: Row) -> None:
@@ -124,7 +127,8 @@ class Identities:
         dicts = [*self._dicts, *self._mixed]
         values = [value for row in dicts for value in row.before.values()]
         self._expect_values(partial(_values_of, [row.owner for row in dicts]), values)
-        ordered = ((self._mixed, dict.keys), (self._lists, dict.values), (self._sets, dict.values))
+        lists = [row for row in self._lists if len(row.before) < _LONG]
+        ordered = ((self._mixed, dict.keys), (lists, dict.values), (self._sets, dict.values))
         for rows, read in ordered:
             owners = [row.owner for row in rows]
             items = [item for row in rows for item in read(row.before)]
@@ -136,6 +140,7 @@ class Identities:
         self._expect_values(partial(map, call, reads, owners), values)
         special: list[Callable[[], bool]] = []
         self._unhooked: list[Any] = []
+        self._expect_versions()
         for names, rows in self._attributes.items():
             if names in SPECIAL:
                 special.append(_comparing(names, rows))
@@ -148,19 +153,17 @@ class Identities:
         elif self._sources:
             source = partial(_chained, self._sources)
             self.values.append(partial(_same, source, self._expected))
+        long = [row for row in self._lists if len(row.before) >= _LONG]
+        self.values += [partial(_same_items, r.owner, list(r.before.values())) for r in long]
         self._expect_sizes()
         if self._watched:
             self.values.append(self._has_no_new_names)
-        self.versions: Versions | None = (
-            Versions(self._versioned, self._free) if self._versioned else None
-        )
         self._checks: list[Callable[[], bool]] = []
         if self._unhooked:
             self.values.append(partial(_have_no_hooks, self._unhooked))
         if self.empty:
             self._checks.append(partial(_all_empty, self.empty))
-        if self.versions is not None:
-            self._checks.append(self.versions.hold)
+        self._checks += [versions.hold for versions in self.versions]
         self._checks += self.values
         self.special: Special | None = Special(special) if special else None
         if self.special is not None:
@@ -193,13 +196,37 @@ class Identities:
         found += [("variable", row.owner, None, row.before[None]) for row in self._cells]
         found += [("read", row.owner, read, row.before[key]) for row, read, key in self._reads]
         for names, rows in self._attributes.items():
-            if names == _DICT and not _have_plain_dicts([row.owner for row in rows]):
-                return None
+            if names == _DICT:
+                rows = [row for row in rows if row not in self._owning]
+                if not _have_plain_dicts([row.owner for row in rows]):
+                    return None
             if names not in SPECIAL:
                 items = [(r.owner, name, value) for r in rows for name, value in r.before.items()]
                 found += [("attribute", *item) for item in items]
         found += [("looked up", get, name, value) for get, name, value in self._held]
         return None if self._partial else found
+
+    def _expect_versions(self) -> None:
+        """Compare dicts by their versions, those of objects together with the objects' having
+        them.
+        """
+        versioned = {id(row.owner) for row in self._versioned}
+        owning = [
+            row
+            for row in self._attributes.get(_DICT, ())
+            if id(row.before["__dict__"]) in versioned
+            and _have_plain_dicts([row.owner])
+            and row.owner.__dict__ is row.before["__dict__"]
+        ]
+        self._owning = set(owning)
+        owned = {id(row.before["__dict__"]) for row in owning}
+        own = [row for row in self._versioned if id(row.owner) in owned]
+        others = [row for row in self._versioned if id(row.owner) not in owned]
+        self.versions: list[Versions] = []
+        if own:
+            self.versions.append(Versions(own, self._free, [row.owner for row in owning]))
+        if others:
+            self.versions.append(Versions(others, self._free))
 
     def _expect_values(self, source: object, values: Iterable[Any]) -> None:
         before = len(self._expected)
@@ -208,17 +235,30 @@ class Identities:
             self._sources.append(source)
 
     def _expect_attributes(self, names: tuple[str, ...], rows: list[Row]) -> None:
+        if names == _DICT:
+            self._expect_dicts([row for row in rows if row not in self._owning])
+            return
         owners = [row.owner for row in rows]
         values = [value for row in rows for value in row.before.values()]
         if names == _HOOKS and all(value is None for value in values):
             self._unhooked += owners
-        elif names == _DICT:
-            self._expect_values(_reading_dicts(owners), values)
         elif len(names) == 1:
             self._expect_values(partial(map, attrgetter(*names), owners), values)
         else:
             read = partial(map, attrgetter(*names), owners)
             self._expect_values(partial(_flattened, read), values)
+
+    def _expect_dicts(self, rows: list[Row]) -> None:
+        """Compare the dicts of objects; for those whose class overrides attribute access, this
+        takes longer.
+        """
+        plain = [row for row in rows if _have_plain_dicts([row.owner])]
+        others = [row for row in rows if not _have_plain_dicts([row.owner])]
+        source = partial(map, own_dict, [row.owner for row in plain])
+        self._expect_values(source, [row.before["__dict__"] for row in plain])
+        owners, names = [row.owner for row in others], repeat("__dict__")
+        source = partial(map, object.__getattribute__, owners, names)
+        self._expect_values(source, [row.before["__dict__"] for row in others])
 
     def _expect_names(self) -> None:
         held: list[tuple[Any, str, Any]] = []
@@ -284,6 +324,10 @@ def _same(source: Callable[[], Iterable[Any]], expected: list[Any]) -> bool:
     return all(map(is_, source(), expected))
 
 
+def _same_items(items: list[Any], expected: list[Any]) -> bool:
+    return all(map(is_, items, expected))
+
+
 def _flattened(source: Callable[[], Iterable[Any]]) -> Iterable[Any]:
     return chain.from_iterable(source())
 
@@ -319,15 +363,6 @@ def _comparing(names: tuple[str, ...], rows: list[Row]) -> Callable[[], bool]:
         return partial(_same, partial(map, type, owners), values)
     read = partial(map, attrgetter(*names), owners)
     return partial(_same, partial(_flattened, read), values)
-
-
-def _reading_dicts(owners: list[Any]) -> Callable[[], Iterable[Any]]:
-    """Returns a function that reads objects' dicts, which is fast if no class overrides attribute
-    access.
-    """
-    if _have_plain_dicts(owners):
-        return partial(map, attrgetter("__dict__"), owners)
-    return partial(map, object.__getattribute__, owners, repeat("__dict__"))
 
 
 def _have_plain_dicts(owners: list[Any]) -> bool:

@@ -4,7 +4,7 @@ import gc
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from operator import is_
+from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +16,8 @@ version_of: Callable[[dict[Any, Any]], int] | None = None
 
 if sys.version_info < (3, 12):
     version_of = torch_c.dict_version
+
+own_dict: Callable[[Any], Any] = attrgetter("__dict__")
 
 _DICTS = (dict, defaultdict)  # an OrderedDict's order may change without its version
 
@@ -43,28 +45,44 @@ class Versions:
     Args:
         rows: rows of dicts (see `has_version`), with the expected contents in their `before`.
         free: keys of rows that may hold anything.
+        owners: objects whose own dicts (`vars(owner)`) the rows are of, each of which has a row. It
+            is then compared, too, that they have these dicts, because no two dicts ever have the
+            same version. If None, the dicts do not depend on other objects.
 
     Attributes:
-        dicts: the distinct dicts.
-        seen: their versions when they last held these objects.
+        dicts: the distinct dicts, or the dict of each owner.
+        owners: the owners of the dicts; None if there are none.
+        seen: the versions of the dicts when they last held these objects.
     """
 
-    def __init__(self, rows: Sequence[Row], free: Mapping[Row, Collection[Any]]) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        free: Mapping[Row, Collection[Any]],
+        owners: Sequence[Any] | None = None,
+    ) -> None:
         self._free = free
         dicts: list[Any] = list(map(_dict_of, rows))
         self._rows: dict[int, list[Row]] = defaultdict(list)  # by the id of the dict
         for row, held in zip(rows, dicts, strict=True):
             self._rows[id(held)].append(row)
-        self.dicts: list[Any] = list({id(held): held for held in dicts}.values())
+        self.owners: list[Any] | None = None if owners is None else list(owners)
+        distinct = {id(held): held for held in dicts}
+        self.dicts: list[Any] = list(distinct.values())
+        if self.owners is not None:
+            self.dicts = list(map(own_dict, self.owners))
         self.seen: list[int] = [-1] * len(self.dicts)
 
     def hold(self) -> bool:
         """Returns True if every dict has its original contents."""
         assert version_of is not None
-        now = list(map(version_of, self.dicts))
+        found = self.dicts if self.owners is None else list(map(own_dict, self.owners))
+        now = list(map(version_of, found))
         if now == self.seen:
             return True
-        for held, version, before in zip(self.dicts, now, self.seen, strict=True):
+        if not all(map(is_, found, self.dicts)):
+            return False
+        for held, version, before in zip(found, now, self.seen, strict=True):
             if version != before and not all(map(self._holds, self._rows[id(held)])):
                 return False
         self.seen = now  # read before the dicts, so that changes by other threads are detected

@@ -4,6 +4,7 @@ If a line finds a difference, it checks the guard itself, or leaves the call to 
 which checks all guards. So a line may fail although the guard holds, but not the other way round.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from itertools import repeat
 from operator import attrgetter, is_
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from calque.device.memory.cell import regeometries
+from calque.device.memory.cell import Cell, regeometries
 from calque.device.runtime.placement import spread
 from calque.jitting.generated.kinds import kinds_of
 from calque.jitting.generated.source import LEAVE, GeneratedFunction
@@ -21,11 +22,12 @@ from calque.program.pinning import PlacementGuard
 from calque.state import StateGuard
 from calque.state.code_attributes import assignments
 from calque.state.values import MISSING
-from calque.state.versions import Versions, version_of
+from calque.state.versions import Versions, own_dict, version_of
 
-_FEW = 16
-"""The maximum number of tensors that are checked individually."""
-_MOST_PLACES = 64
+_FEW = 64
+"""The maximum number of tensors that are checked individually; more are compared as lists."""
+_MOST_PLACES = 256
+"""The maximum number of other objects that are."""
 _PLACES = {
     "variable": "{}.cell_contents is not {}",
 }
@@ -131,7 +133,16 @@ def _write_placements(source: GeneratedFunction, guard: PlacementGuard) -> None:
 
 
 def _write_equal(source: GeneratedFunction, guard: EqualGuard) -> None:
-    """Write the line that compares arrays."""
+    """Write the lines that compare arrays."""
+    groups: dict[Cell, list[Cell]] = defaultdict(list)
+    for cell, first in zip(guard.cells, guard.firsts):
+        groups[first].append(cell)
+    if len(groups) <= _FEW:
+        for first, cells in groups.items():
+            source.line("first = {}.array", first)
+            line = f"if [1 for cell in {{}} if cell.array is not first] and not {{}}(): {LEAVE}"
+            source.line(line, cells, guard.holds)
+        return
     line = f"if not {{}}(map({{}}, map({{}}, {{}}), map({{}}, {{}}))) and not {{}}(): {LEAVE}"
     source.line(line, all, is_, _array, guard.cells, _array, guard.firsts, guard.holds)
 
@@ -144,8 +155,7 @@ def _write_state(source: GeneratedFunction, guard: StateGuard) -> None:
     source.line(f"if {{}}.expected is not {{}}: {LEAVE}", guard, guard.expected)
     if identities.empty:
         source.line(f"if any({{}}): {LEAVE}", identities.empty)
-    versions = identities.versions
-    if versions is not None:
+    for versions in identities.versions:
         _write_versions(source, versions)
     special = identities.special
     if special is not None:
@@ -175,15 +185,20 @@ def _write_state(source: GeneratedFunction, guard: StateGuard) -> None:
 
 def _write_versions(source: GeneratedFunction, versions: Versions) -> None:
     """Write the line that compares the versions of dicts."""
-    dicts = versions.dicts
-    if len(dicts) <= _FEW:  # takes a third of the time of a list
-        differ = " or ".join(f"{{0}}({{{i + 3}}}) != {{1}}.seen[{i}]" for i in range(len(dicts)))
-        source.line(
-            f"if ({differ}) and not {{2}}(): {LEAVE}", version_of, versions, versions.hold, *dicts
-        )
-    else:
-        line = f"if [*map({{}}, {{}})] != {{}}.seen and not {{}}(): {LEAVE}"
-        source.line(line, version_of, dicts, versions, versions.hold)
+    held, read = versions.dicts, "{}"
+    if versions.owners is not None:
+        held, read = versions.owners, "{}.__dict__"
+    if len(held) <= _FEW:  # takes a third of the time of a list
+        texts = [read.format(source.name(one)) for one in held]
+        differ = " or ".join(f"{{0}}({text}) != {{1}}.seen[{i}]" for i, text in enumerate(texts))
+        line = f"if ({differ}) and not {{2}}(): {LEAVE}"
+        source.line(line, version_of, versions, versions.hold)
+        return
+    found = source.name(held)
+    if versions.owners is not None:
+        found = f"map({source.name(own_dict)}, {found})"
+    line = f"if [*map({{}}, {found})] != {{}}.seen and not {{}}(): {LEAVE}"
+    source.line(line, version_of, versions, versions.hold)
 
 
 _WRITERS: dict[type, Callable[[GeneratedFunction, Any], None]] = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax.errors import JaxRuntimeError
 
-from calque.device.memory.cell import read
+from calque.device.memory.cell import Cell, read
 from calque.device.runtime.executable import DEBUGGING
 from calque.jitting.generated.arguments import arguments, cells
 from calque.jitting.generated.numbers import SettingNumbers, is_of_group
@@ -22,7 +22,7 @@ from calque.jitting.generated.results import are_simple, write_gradients, write_
 from calque.jitting.generated.source import LEAVE, GeneratedFunction
 from calque.jitting.guards import OptimizerGuard
 from calque.program.direct_call import RawExecutable
-from calque.program.donation import PICKED_ALONE, picker, protect
+from calque.program.donation import ALONE, PICKED_ALONE, picker, protect
 from calque.program.sinks import CellSink
 from calque.program.sources import ArgumentSource, CellSource
 from calque.state.versions import version_of
@@ -31,8 +31,12 @@ from calque.upstream import torch_c
 if TYPE_CHECKING:
     from calque.jitting.program import JittedProgram
 
-_MOST_CELLS = 64
-_array = attrgetter("array")
+_MOST_NAMED = 400
+"""The number of cells up to which each has a name, by which Python reads and writes it in a third
+of the time; it then takes a few milliseconds to generate the function.
+"""
+_OFTEN = 8
+"""The number of arrays of the state for each other one from which the others are inserted."""
 _nowhere: deque[None] = deque(maxlen=0)
 _SLOTS = repeat("array")
 
@@ -75,13 +79,13 @@ def write_step(source: GeneratedFunction, program: "JittedProgram") -> None:
     tight = program.execution.is_tight
     if donating and tight is not None:
         source.line(f"if {{}}(): {LEAVE}", tight)
-    _write_gather(source, program, numbers)
+    counted = _write_gather(source, program, numbers)
     execute = write_arrays(source, program)
     source.line("{}.calls += 1", program)
     for optimizer in program.optimizers:  # schedulers check it before they warn
         source.line("{}._opt_called = True", optimizer)
     if donating:
-        _write_protection(source, program)
+        _write_protection(source, program, counted)
     if program.sinks or program.recording.gradients:
         _write_changing(source, program, bare._replace(execute=execute))
     else:
@@ -115,45 +119,67 @@ def _write_numbers(source: GeneratedFunction, numbers: SettingNumbers) -> None:
 
 def _write_gather(
     source: GeneratedFunction, program: "JittedProgram", numbers: SettingNumbers
-) -> None:
-    """Write the list of the program's arguments."""
+) -> bool:
+    """Write the list of the program's arguments.
+
+    Returns:
+        True if the variable `shared` says whether something else refers to a donated array.
+    """
     count = program.recording.count
     for name, cell in zip(arguments(count), cells(count)):
         source.line(f"if {cell}.viewed: {cell} = {{}}({{}}({name}))", _Held, read)
     found = [one.source for one in program.passed]
-    own = [one.cell for one in found if isinstance(one, CellSource)]
+    own = {i: source.name(one.cell) for i, one in enumerate(found) if isinstance(one, CellSource)}
+    others = _other_arrays(source, program, numbers)
+    if len(others) * _OFTEN > len(own):
+        texts = {**others, **{index: f"{name}.array" for index, name in own.items()}}
+        source.line(f"arrays = [{', '.join(texts[index] for index in range(len(found)))}]")
+        return False
+    if len(own) <= _MOST_NAMED:
+        source.line(f"arrays = [{', '.join(f'{name}.array' for name in own.values())}]")
+    else:
+        held = [found[index].cell for index in own]  # type: ignore[union-attr]
+        source.line("arrays = [cell.array for cell in {}]", held)
+    counted = bool(own) and list(own) == sorted(map(program.position, program.donated))
+    if counted:  # before there are others, because picking the donated ones takes as long again
+        line = "shared = [*map({}, arrays)] != {}"
+        source.line(line, sys.getrefcount, [ALONE] * len(own))
+    for index, text in others.items():
+        source.line(f"arrays.insert({index}, {text})")
+    return counted
+
+
+def _other_arrays(
+    source: GeneratedFunction, program: "JittedProgram", numbers: SettingNumbers
+) -> dict[int, str]:
+    """Returns the texts of the arguments that are not arrays of the state, by index."""
+    names = cells(program.recording.count)
+    found: dict[int, str] = {}
     place = 0
-    items: list[str] = []
-    if len(own) > _MOST_CELLS:
-        source.line("arrays = [*map({}, {})]", _array, own)
-    for index, one in enumerate(found):
-        if isinstance(one, CellSource):
-            text = f"{source.name(one.cell)}.array" if len(own) <= _MOST_CELLS else ""
-        elif isinstance(one, ArgumentSource):
-            text = f"{cells(count)[one.index]}.array"
-        else:
-            text = f"{source.name(numbers)}.arrays[{place}]"
+    for index, one in enumerate(program.passed):
+        if isinstance(one.source, ArgumentSource):
+            found[index] = f"{names[one.source.index]}.array"
+        elif not isinstance(one.source, CellSource):
+            found[index] = f"{source.name(numbers)}.arrays[{place}]"
             place += 1
-        if len(own) <= _MOST_CELLS:
-            items.append(text)
-        elif text:
-            source.line(f"arrays.insert({index}, {text})")
-    if len(own) <= _MOST_CELLS:
-        source.line(f"arrays = [{', '.join(items)}]")
+    return found
 
 
-def _write_protection(source: GeneratedFunction, program: "JittedProgram") -> None:
+def _write_protection(source: GeneratedFunction, program: "JittedProgram", counted: bool) -> None:
     donated = list(map(program.position, program.donated))
     pick = picker(donated)
     found = [program.inputs[i].source for i in program.donated]
-    if len(found) <= _MOST_CELLS and all(isinstance(one, CellSource) for one in found):
-        cells = [one.cell for one in found]  # type: ignore[union-attr]
-        picked = "".join(f"{source.name(cell)}.array, " for cell in cells)
-        picked = f"({picked})"
+    if counted:
+        source.line("if shared:")
     else:
-        picked = f"{source.name(pick)}(arrays)"
-    alone = [PICKED_ALONE] * len(donated)
-    source.line(f"if [*map({{}}, {picked})] != {{}}:", sys.getrefcount, alone)
+        if len(found) <= _MOST_NAMED and all(isinstance(one, CellSource) for one in found):
+            cells = [one.cell for one in found]  # type: ignore[union-attr]
+            picked = "".join(f"{source.name(cell)}.array, " for cell in cells)
+            picked = f"({picked})"
+        else:
+            picked = f"{source.name(pick)}(arrays)"
+        alone = [PICKED_ALONE] * len(donated)
+        source.line(f"if [*map({{}}, {picked})] != {{}}:", sys.getrefcount, alone)
     source.line("    {}(arrays, {}, {})", protect, donated, pick)
 
 
@@ -164,29 +190,13 @@ def _write_changing(
 
     An exception set by another thread is raised only after a call, and one from a trace function at
     the beginning of a line. So there is no call and no new line between running the program, which
-    happens when an iterator is unpacked, and writing the last of its results.
+    happens when an iterator is listed, and writing the last of its results. For very many results,
+    one call does all of this. What remains is done even after such an exception.
     """
-    written = program.fixed_targets
-    if len(written) > _MOST_CELLS:
-        _write_changing_many(source, program, bare)
-        return
-    targets = ", ".join("{}.array" for _ in written)
-    put = f"; {targets}, = outputs[:{len(written)}]" if written else ""
-    source.line("runs = map({}, map({}, (arrays,)))", bare.consume, bare.execute)
-    if program.equal is not None:
-        source.line("runs = map({}, runs)", program.equal.give)
-    source.line("try:")
-    source.line(f"    outputs, = runs{put}", *written)
-    _write_failure(source, program)
-    _write_rest(source, program)
-
-
-def _write_changing_many(
-    source: GeneratedFunction, program: "JittedProgram", bare: RawExecutable
-) -> None:
-    """Like `_write_changing`, for many results: one call runs the program and writes them."""
-    run = "map(done.append, runs)"
-    put = "map(setattr, {}, {}, {}(done))"
+    if program.handles:
+        # Before the run, because the guards have just brought the tensors into the processor's
+        # caches. If the program fails, autograd counts a change that has not happened.
+        source.line("{}({})", torch_c.increment_version, program.handles)
     source.line("done = []")
     source.line("runs = map({}, map({}, (arrays,)))", bare.consume, bare.execute)
     if program.equal is not None:
@@ -194,8 +204,7 @@ def _write_changing_many(
     source.line("try:")
     source.indent()
     source.line("try:")
-    held = program.fixed_targets, _SLOTS, chain.from_iterable
-    source.line(f"    {{}}({{}}({run}, {put}))", _nowhere.extend, chain, *held)
+    _write_run(source, program.fixed_targets)
     _write_failure(source, program)
     source.indent(-1)
     source.line("finally:")
@@ -203,16 +212,20 @@ def _write_changing_many(
     source.line("if done:")
     source.indent()
     source.line("outputs = done[0]")
-    _write_rest(source, program)
+    write_gradients(source, program)
+    write_results(source, program)
     source.indent(-2)
 
 
-def _write_rest(source: GeneratedFunction, program: "JittedProgram") -> None:
-    """Write the lines that make changes other than to arrays, and create the result."""
-    if program.handles:
-        source.line("{}({})", torch_c.increment_version, program.handles)
-    write_gradients(source, program)
-    write_results(source, program)
+def _write_run(source: GeneratedFunction, written: Sequence[Cell]) -> None:
+    """Write the line that runs the program and writes its results to cells."""
+    if len(written) > _MOST_NAMED:
+        line = "    {}({}(map(done.append, runs), map(setattr, {}, {}, {}(done))))"
+        source.line(line, _nowhere.extend, chain, written, _SLOTS, chain.from_iterable)
+        return
+    targets = "".join("{}.array, " for _ in written)
+    put = f"; {targets}= done[0][:{len(written)}]" if written else ""
+    source.line(f"    done = [*runs]{put}", *written)
 
 
 def _write_failure(source: GeneratedFunction, program: "JittedProgram") -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import calque
+from calque.program import equal_state
 from tests.jitting.taking import Taken
 
 
@@ -169,3 +170,27 @@ def test_what_is_read_at_the_same_time_stays():
         held.append([calque.to_jax(one) for one in state])
         jitted(x)
     assert [[float(one) for one in each] for each in held] == [[1.0 + i] * 3 for i in range(6)]
+
+
+def test_each_result_of_an_operator_on_lists_is_looked_at_alone(monkeypatch):
+    looked = []
+
+    def counted(variable, is_single=equal_state._is_single):
+        looked.append(variable)
+        return is_single(variable)
+
+    monkeypatch.setattr(equal_state, "_is_single", counted)
+    numbers = []
+    for depth in (4, 16):
+        model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(depth))).to("jax")
+        stepping = torch.optim.Adam(model.parameters())
+
+        def step(data, model=model, stepping=stepping):
+            model(data).sum().backward()
+            stepping.step()
+            stepping.zero_grad()
+
+        looked.clear()
+        calque.jit(step).lower(torch.ones(1, 2, device="jax"))
+        numbers.append(len(looked))
+    assert numbers[1] < 5 * numbers[0]

@@ -2,11 +2,13 @@
 
 from functools import partial
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
-from calque.ops.optim.foreach import UNARY
+from calque.ops.optim.foreach import UNARY, _each
 
 LISTS = [torch.tensor([[0.5, 0.25], [0.75, 0.1]]), torch.tensor([0.3, 0.9, 0.6])]
 
@@ -199,3 +201,25 @@ def test_one_tensor_for_all_has_no_axes(name: str) -> None:
                     getattr(torch, form)(x, torch.ones(shape, device=device))
             getattr(torch, form)(x, torch.ones((), device=device))
         assert x[0].tolist() == ([2.0, 2.0] if name == "add" else [1.0, 1.0])
+
+
+def test_a_rule_is_traced_once_for_each_kind_of_row() -> None:
+    seen: list[object] = []
+
+    def rule(x: jax.Array, number: float) -> jax.Array:
+        seen.append((x.shape, repr(number)))
+        return jnp.where(x > 0, x, number) if number else x * number
+
+    arrays = [jnp.ones(n) for n in (2, 3, 2, 2, 2, 2, 3)]
+    numbers = [2, 2, 2, 2.0, 0.0, -0.0, 2]
+
+    def each(*given: jax.Array) -> list[jax.Array]:
+        return _each(rule, [[x, n] for x, n in zip(given, numbers, strict=True)])
+
+    traced = jax.make_jaxpr(each)(*arrays)
+    assert seen == [
+        ((2,), "2"), ((3,), "2"), ((2,), "2.0"), ((2,), "0.0"), ((2,), "-0.0"),
+    ]  # fmt: skip
+    one_by_one = jax.make_jaxpr(lambda *given: list(map(rule, given, numbers)))(*arrays)
+    assert str(traced) == str(one_by_one)
+    assert [str(x) for x in each(*arrays)] == [str(x) for x in map(rule, arrays, numbers)]

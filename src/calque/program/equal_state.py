@@ -224,7 +224,7 @@ class _Values:
         self._left -= 1
         equation, place = scope.makers[value]
         alone = ("other", id(value), id(scope))
-        if self._left < 0 or equation.effects or not all(map(_is_single, equation.outvars)):
+        if self._left < 0 or equation.effects or not _is_single(value):
             return self._number(alone)
         inner = equation.params.get("jaxpr")
         if equation.primitive.name in ("jit", "pjit") and isinstance(inner, ClosedJaxpr):

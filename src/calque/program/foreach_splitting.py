@@ -50,7 +50,8 @@ class Region:
                 self.before.append(equation)
             return True
         parts = _parts(equation)
-        if any(len(self._touched(part)) > _MOST for part in parts):
+        wide = [part for part in parts if len(part.invars) > _MOST]
+        if any(len(self._touched(part)) > _MOST for part in wide):
             return False
         for part in parts:
             self._add(part, self._touched(part))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
-from calque.program.scope_names import merged, renamed, shared
+from calque.program.scope_names import merged, renamed, shared, within
 
 Equations = Sequence[Any]
 Place = tuple[int, int]
@@ -55,7 +55,7 @@ class Alike:
         return [
             renamed(
                 row[0],
-                merged([e.source_info.name_stack[d:] for e, d in zip(row, depths, strict=True)]),
+                merged([within(e, depth) for e, depth in zip(row, depths, strict=True)]),
             )
             for row in zip(*self.stretches, strict=True)
         ]

@@ -16,9 +16,16 @@ def shared(equations: Sequence[Any]) -> Any:
     found = equations[0].source_info.name_stack
     for equation in equations:
         own = equation.source_info.name_stack
-        while own[: len(found)] != found:
-            found = found[:-1]
+        if own is not found and own.stack != found.stack:
+            while own[: len(found)] != found:
+                found = found[:-1]
     return found
+
+
+def within(equation: Any, depth: int) -> Any:
+    """Returns an equation's scopes without this number of outer ones."""
+    found = equation.source_info.name_stack
+    return found[depth:] if depth else found
 
 
 def merged(stacks: Sequence[Any]) -> Any:

@@ -27,7 +27,10 @@ def check_whole_numbers(values: Sequence[Any], name: str) -> None:
         name: its name.
     """
     leaves = [x for v in values for x in (v if isinstance(v, list | tuple) else (v,))]
-    whole = [x.node for x in leaves if isinstance(x, torch.SymFloat) and x.node.integral]
+    traced = [x for x in leaves if isinstance(x, torch.SymFloat)]
+    if not traced:
+        return
+    whole = [x.node for x in traced if x.node.integral]
     dtypes = [x.dtype for x in leaves if isinstance(x, Tensor)]
     is_given = not dtypes and any(isinstance(x, torch.dtype) for x in leaves)
     if name == "aten::fill.Scalar" or (is_given and name != "aten::scalar_tensor"):

@@ -6,6 +6,7 @@ parameters). While `calque.jit` traces, reads and writes of the thread go to the
 the cell, so a failed trace changes nothing.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -190,14 +191,15 @@ def other_device(tensor: torch.Tensor) -> str:
 
 def layout_of(cell: Cell) -> Layout:
     """Returns the layout of a cell's array."""
-    shape = cell.array.shape
-    return Layout(shape, cell.stride or geometry.contiguous_strides(shape))
+    shape = cell.array.aval.shape
+    return Layout(shape, cell.stride) if cell.stride else geometry.row_major(shape)
 
 
 def size_in_bytes(cell: Cell) -> int:
     """Returns the number of bytes of a cell's storage."""
-    array = cell.array
-    return array.nbytes if cell.stride is None else layout_of(cell).length * array.dtype.itemsize
+    aval = cell.array.aval  # `array.nbytes` is a Python property
+    length = math.prod(aval.shape) if cell.stride is None else layout_of(cell).length
+    return length * aval.dtype.itemsize
 
 
 def view_of(tensor: torch.Tensor) -> View:
@@ -266,10 +268,10 @@ def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
     PyTorch's lazy conjugates and negatives do not: several operators (`clone`, `copy_`, `mm`) pass
     them to the device unresolved.
     """
-    array = cell.array
+    aval = cell.array.aval
     dtype = TO_NUMPY[tensor.dtype]
     # Equal NumPy dtypes may be different objects.
-    if tensor.shape != array.shape or (dtype is not array.dtype and dtype != array.dtype):
+    if tensor.shape != aval.shape or (dtype is not aval.dtype and dtype != aval.dtype):
         return False
     if tensor.storage_offset() or tensor.is_neg() or tensor.is_conj():
         return False

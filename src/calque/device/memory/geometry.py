@@ -50,6 +50,12 @@ def contiguous_strides(shape: Sequence[int]) -> Ints:
     return tuple(reversed(strides))
 
 
+@lru_cache(maxsize=4096)
+def row_major(shape: Ints) -> Layout:
+    """Returns the row-major layout of a shape."""
+    return Layout(shape, contiguous_strides(shape))
+
+
 def _long_axes(shape: Ints, stride: Ints) -> list[tuple[int, int, int]]:
     """Returns (stride, size, axis) of the axes with more than one element, sorted by stride."""
     rows = zip(stride, shape, range(len(shape)), strict=True)

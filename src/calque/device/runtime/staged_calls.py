@@ -30,15 +30,16 @@ class _Call(NamedTuple):
 
     Attributes:
         primitive, params, avals: its primitive, its parameters, and the avals of its results.
-        literals: the literals for arguments that are numbers; None for the others.
-        tree: the structure of the results.
+        literals: the literals for arguments that are numbers, and None for the others; None if
+            there are no numbers.
+        tree: the structure of the results; None for a single array.
     """
 
     primitive: Any
     params: Any
     avals: list[Any]
-    literals: list[Any]
-    tree: Any
+    literals: list[Any] | None
+    tree: Any | None
 
 
 def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
@@ -71,12 +72,14 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     if found is None:
         return _learn(function, arrays, known, hashed)
     source = source_info_util.current()
-    given = [
-        array if one is None else tracer(trace, one.aval, one, source)
-        for array, one in zip(arrays, found.literals, strict=True)
-    ]
+    given = list(arrays)
+    if found.literals is not None:
+        given = [
+            array if one is None else tracer(trace, one.aval, one, source)
+            for array, one in zip(arrays, found.literals, strict=True)
+        ]
     results = trace.emit_eqn(given, found.avals, found.primitive, found.params, frozenset(), source)
-    return tree_util.tree_unflatten(found.tree, results)
+    return results[0] if found.tree is None else tree_util.tree_unflatten(found.tree, results)
 
 
 def stage(primitive: Any, aval: object, **params: Any) -> Any:
@@ -143,4 +146,6 @@ def _call(equation: Any, arrays: Sequence[Any], result: Any) -> _Call | None:
         if getattr(leaf, "val", None) is not variable:
             return None
     avals = [variable.aval for variable in equation.outvars]
-    return _Call(equation.primitive, equation.params, avals, literals, tree)
+    numbers = None if all(one is None for one in literals) else literals
+    single = len(leaves) == 1 and leaves[0] is result
+    return _Call(equation.primitive, equation.params, avals, numbers, None if single else tree)

@@ -5,11 +5,14 @@ the rows.
 """
 
 from collections.abc import Callable
+from functools import partial
 from inspect import Parameter, Signature
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.core import Tracer
 
 # These imports add the rules that are repeated over lists to the table.
 from calque.ops.reduce import extrema  # noqa: F401
@@ -55,6 +58,8 @@ UNARY = [
     "max",
 ]
 
+_ARRAY = object()
+_PLAIN = frozenset((bool, int, float, complex, type(None)))
 PACKED = "scalars"
 """The parameter of one number for each tensor, in a tensor that PyTorch demands on the CPU."""
 
@@ -124,20 +129,46 @@ def _foreach(name: str, specs: list[str]) -> Callable[..., list[Array]]:
     signature = Signature([_parameter(spec) for spec in specs])
     lists = [spec.lstrip("*") for spec in specs if spec.startswith("*")]
 
+    def checked(*row: Any) -> Array:
+        check(f"aten::{name}", row, {})
+        return rule(*row)
+
     def function(*args: Any, **kwargs: Any) -> list[Array]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = bound.arguments
         count = _common_length([values[key] for key in lists])
-        results = []
-        for i in range(count):
-            row = [v[i] if key in lists else v for key, v in values.items()]
-            check(f"aten::{name}", row, {})
-            results.append(rule(*row))
-        return results
+        rows = [[v[i] if key in lists else v for key, v in values.items()] for i in range(count)]
+        return _each(checked, rows)
 
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
+
+
+def _each(rule: Callable[..., Array], rows: list[list[Any]]) -> list[Array]:
+    """Returns the results of a rule for several rows of arguments.
+
+    In a trace, the rule runs once for all rows whose arrays have the same shapes and dtypes, and
+    whose other arguments are equal. Each row gets the equations that the rule itself would give.
+    """
+    kinds: dict[Any, Callable[..., Array]] = {}
+    results = []
+    for row in rows:
+        if not all(isinstance(v, Tracer) or type(v) in _PLAIN for v in row):
+            results.append(rule(*row))
+            continue
+        template = [_ARRAY if isinstance(v, Tracer) else v for v in row]
+        kind = tuple([(type(v), repr(v)) for v in template])  # 1 == True, and -0.0 == 0.0
+        run = kinds.get(kind)
+        if run is None:
+            run = kinds[kind] = jax.jit(partial(_filled, rule, template), inline=True)
+        results.append(run(*[v for v in row if isinstance(v, Tracer)]))
+    return results
+
+
+def _filled(rule: Callable[..., Array], template: list[Any], *arrays: Array) -> Array:
+    given = iter(arrays)
+    return rule(*[next(given) if v is _ARRAY else v for v in template])
 
 
 def _common_length(lists: list[Any]) -> int:
@@ -209,12 +240,12 @@ def _norm_condition(self: Any, ord: Any = 2, dtype: Any = None) -> None:
 
 @op("_foreach_norm.Scalar", static=("ord",), condition=_norm_condition)
 def foreach_norm(self: list[Array], ord: Any = 2, dtype: Any = None) -> list[Array]:
-    return [vector_norm(x, ord, dtype=dtype) for x in self]
+    return _each(partial(vector_norm, dtype=dtype), [[x, ord] for x in self])
 
 
 @op("_foreach_powsum.Scalar", static=("ord",))
 def foreach_powsum(self: list[Array], ord: Any = 2, dtype: Any = None) -> list[Array]:
-    return [powsum(x, ord, dtype=dtype) for x in self]
+    return _each(partial(powsum, dtype=dtype), [[x, ord] for x in self])
 
 
 # Gradient scaling ---------------------------------------------------------------------------------

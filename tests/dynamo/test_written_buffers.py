@@ -75,7 +75,7 @@ def test_the_gradient_has_the_values_that_the_forward_computed(scale: Any, devic
             given = x.to(model.mean.device, copy=True).requires_grad_()
             call(given).square().sum().backward()
         for a, b in zip(plain.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-4, atol=1e-5)  # pyright: ignore
+            torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-4, atol=1e-5)  # pyright: ignore[reportOptionalMemberAccess]
         for a, b in zip(plain.buffers(), other.buffers(), strict=True):
             torch.testing.assert_close(b.cpu(), a)
 

@@ -352,7 +352,7 @@ def test_an_optimizer_after_an_error_trains_as_eager():
 
 
 def test_many_traces_are_reported():
-    run = calque.jit(lambda x, n: x * float(n))
+    run = calque.jit(lambda x, n: x * len(f"{n:x<30}{n}"[: n + 30]))
     with pytest.warns(calque.RetraceWarning) as said:
         list(map(partial(run, ones(1)), range(17)))
     assert [str(one.message).split(" times")[0][-2:].strip() for one in said] == ["4", "16"]

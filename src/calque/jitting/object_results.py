@@ -119,10 +119,11 @@ def classes_among(values: Iterable[Any]) -> dict[int, type]:
             continue
         seen.add(id(value))
         found.update((id(one), one) for one in kind.__mro__ if is_local(one))
+        base = next((one for one in (tuple, list, deque) if issubclass(kind, one)), None)
         if issubclass(kind, dict):
-            stack += value.values()
-        elif issubclass(kind, tuple | list | deque):
-            stack += value
+            stack += dict.values(value)
+        elif base is not None:
+            stack += base.__iter__(value)  # not a method of the user's class
         elif can_open(kind):
             stack += (instance_dict(value) or {}).values()
     return found

@@ -38,4 +38,7 @@ def nested(value: object) -> Iterator[Any]:
         yield one
         if isinstance(one, dict | list | tuple) and id(one) not in seen:
             seen.add(id(one))
-            rest += dict.values(one) if isinstance(one, dict) else one
+            if isinstance(one, dict):
+                rest += dict.values(one)
+            else:
+                rest += (list if isinstance(one, list) else tuple).__iter__(one)

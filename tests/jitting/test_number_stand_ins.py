@@ -202,6 +202,22 @@ def test_settings_of_modules() -> None:
     assert len(run.history) <= 3
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_several_numbers_of_a_module(training: bool) -> None:
+    def ran(jit: Any) -> tuple[list[Any], Any]:
+        torch.manual_seed(0)
+        model, x = nn.BatchNorm1d(3).to("jax").train(training), torch.randn(4, 3).to("jax")
+        run, found = jit(lambda: model(x).detach()), []
+        for i in range(5):
+            model.eps, model.momentum = 0.1 + i / 50, 0.3 - i / 50
+            found.append((run().cpu(), model.running_var.cpu()))
+        return found, run
+
+    found, run = ran(calque.jit)
+    torch.testing.assert_close(found, ran(lambda fn: fn)[0])
+    assert len(run.history) <= 3, run.history
+
+
 def test_spans() -> None:
     assert Span.around(0.3, [0.4, 7.0]) == (0.0, 0.4)
     assert Span.around(5.0, []) == (3.0, float("inf"))

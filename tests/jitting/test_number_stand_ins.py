@@ -102,6 +102,48 @@ def test_what_cpp_compares_is_guarded() -> None:
         torch.testing.assert_close(found, expected)
 
 
+REFUSING: dict[str, Any] = {
+    "leaky_relu": (lambda x, s: F.leaky_relu(x, s.p), (0.3, 0.4, 1e300, 0.45)),
+    "half_precision": (lambda x, s: F.pad(x.half(), (1, 2), value=s.p), (3.3, 4.4, 7e4, 5.5)),
+    "in_place": (lambda x, s: F.elu_(x * 1.0, s.p), (0.3, 0.4, -0.4, 0.45)),
+    "softshrink": (lambda x, s: F.softshrink(x, s.p), (0.3, 0.4, -0.4, 0.45, 1e300, 0.35)),
+    "clamp": (lambda x, s: x.clamp(min=s.p), (0.3, 0.4, -1e300, 0.45)),
+    "bounds": (lambda x, s: F.hardtanh(x, -s.p, s.p), (0.3, 0.4, 1e300, 0.45)),
+    "similarity": (lambda x, s: F.cosine_similarity(x, x.sin(), eps=s.p), (0.3, 0.4, 1e300, 0.45)),
+    "addcmul": (lambda x, s: torch.addcmul(x, x, x, value=s.p), (0.3, 0.4, 1e300, 0.45)),
+    "whole": (lambda x, s: x * torch.full_like(x, 1).int().fill_(s.p), (3.3, 4.4, 1e10, 5.5)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_a_number_that_pytorch_refuses_raises_its_error(name: str) -> None:
+    function, values = REFUSING[name]
+    x = torch.linspace(-2, 2, 6).reshape(2, 3)
+    s = SimpleNamespace(p=0.0)
+
+    def step(x):
+        x = x.clone().requires_grad_()
+        y = function(x, s).float()
+        return y.detach(), torch.autograd.grad(y.sum(), x)[0]
+
+    def called(run, x):
+        try:
+            return [one.cpu() for one in run(x)]
+        except RuntimeError as error:
+            return str(error).partition("\n")[0]
+
+    run, refused = calque.jit(step), 0
+    for s.p in values:
+        expected, found = called(step, x), called(run, x.to("jax"))
+        refused += isinstance(expected, str)
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            torch.testing.assert_close(found, expected)
+    assert refused == len(values) // 3
+    assert len(run.history) <= 3, run.history
+
+
 def test_gradients_outside() -> None:
     w = torch.randn(4, 3).to("jax").requires_grad_()
     s = SimpleNamespace(eps=0.1, margin=0.9)
@@ -158,6 +200,22 @@ def test_settings_of_modules() -> None:
     found, run = train(calque.jit)
     assert found == pytest.approx(train(lambda fn: fn)[0])
     assert len(run.history) <= 3
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_several_numbers_of_a_module(training: bool) -> None:
+    def ran(jit: Any) -> tuple[list[Any], Any]:
+        torch.manual_seed(0)
+        model, x = nn.BatchNorm1d(3).to("jax").train(training), torch.randn(4, 3).to("jax")
+        run, found = jit(lambda: model(x).detach()), []
+        for i in range(5):
+            model.eps, model.momentum = 0.1 + i / 50, 0.3 - i / 50
+            found.append((run().cpu(), model.state_dict()["running_var"].cpu()))
+        return found, run
+
+    found, run = ran(calque.jit)
+    torch.testing.assert_close(found, ran(lambda fn: fn)[0])
+    assert len(run.history) <= 3, run.history
 
 
 def test_spans() -> None:

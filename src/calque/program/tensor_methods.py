@@ -31,12 +31,14 @@ class _Indexing(FunctionMode):
         if func in _ASKING and not called_by_calque():
             moving_indexes.refuse_moving(args)
         parameters = PARAMETERS.get(func)
-        found = parameters and taken(parameters, func, args, kwargs)
-        if found is not None:
-            return found
-        if takes_numbers(args, kwargs):
-            return called(func, args, kwargs, self)
-        return func(*args, **kwargs)
+        if not takes_numbers(args, kwargs):
+            return func(*args, **kwargs)
+        if parameters:
+            with self:  # which sees the function again, with its other numbers
+                found = taken(parameters, func, args, kwargs)
+            if found is not None:
+                return found
+        return called(func, args, kwargs, self)
 
 
 _GET, _SET = Tensor.__getitem__, Tensor.__setitem__

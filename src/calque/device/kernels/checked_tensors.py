@@ -1,6 +1,7 @@
 """Implements the tensors whose values the op table checks (`calque.ops.table.tensor_argument`)."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,21 @@ def _own_view(array: Array) -> np.ndarray | None:
 
 
 _PLAIN = frozenset((bool, int, float, type(None)))
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """What a check of numbers asks of a `TensorArgument`, without the tensor."""
+
+    shape: tuple[int, ...]
+    ndim: int
+    size: int
+    is_float: bool
+    dtype: np.dtype
+    number: int | float | complex | None
+
+
+_ASKED = tuple(one.name for one in fields(Lasting))
 
 
 class Seen:
@@ -77,6 +93,10 @@ class Seen:
         if self.tensor.device.type != "jax" or not self.tensor.numel():
             return None
         return host_view(read(self.tensor))
+
+    def lasting(self) -> Lasting:
+        """Returns what a check of numbers asks of it, without the tensor."""
+        return Lasting(*(getattr(self, name) for name in _ASKED))
 
     def require(
         self, good: Callable[[Any], Any], error: Callable[[Any], Exception], wait: bool = False

@@ -1,6 +1,6 @@
 """Numbers that `calque.jit` traces, as arguments of operators."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -10,8 +10,12 @@ from torch import Tensor
 
 
 def pinned(number: Any) -> Any:
-    """Returns the value of a traced number, which PyTorch takes from NumPy as Python's."""
-    value = number.node.pin()
+    """Returns the value of a traced number, which is guarded, as PyTorch takes it."""
+    return plain(number.node.pin())
+
+
+def plain(value: Any) -> Any:
+    """Returns a number as PyTorch takes it: NumPy's as Python's."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -56,9 +60,7 @@ def stand_for(node: Any, number: float) -> float:
     return number
 
 
-def without_stand_ins(
-    args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Sequence[Any], dict[str, Any]]:
+def without_stand_ins(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Returns the arguments of an operator with traced numbers instead of floats that stand for
     them.
     """
@@ -72,6 +74,13 @@ def _number(value: Any) -> Any:
         return type(value)(map(_number, value))
     node = _stand_ins.get(value) if type(value) is float else None
     return value if node is None else torch.SymFloat(node)
+
+
+def computed_nodes(values: Iterable[Any]) -> list[Any]:
+    """Returns the nodes of the numbers among some arguments that each call computes in Python."""
+    leaves = [one for v in values for one in (v if isinstance(v, list | tuple) else (v,))]
+    nodes = [one.node for one in leaves if isinstance(one, torch.SymFloat)]
+    return [node for node in nodes if getattr(node, "in_python", False) and node.known]
 
 
 def refuse_stand_ins(values: Any) -> None:

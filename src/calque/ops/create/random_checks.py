@@ -21,9 +21,9 @@ Arguments = dict[str, Any]
 def in_order(name: str) -> Any:
     def check(arguments: Arguments) -> None:
         low, high = arguments.get("from", 0.0), arguments.get("to", 1.0)
-        if low > high:
+        if not low <= high:  # also for NaN
             raise RuntimeError(
-                f"{name} expects to return a [from, to) range, but found from={low} > to={high}"
+                f"{name} expects to return a [from, to) range, but found from={low:g} > to={high:g}"
             )
 
     return check
@@ -41,12 +41,12 @@ def integers_in_order(arguments: Arguments) -> None:
 def probability(arguments: Arguments) -> None:
     p = arguments.get("p", 0.5)
     if not 0 <= p <= 1:
-        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")
 
 
 def success(arguments: Arguments) -> None:
     if not 0 < arguments["p"] < 1:
-        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={arguments['p']}")
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={arguments['p']:g}")
 
 
 def positive(name: str, parameter: str, least: float = 0.0, strict: bool = True) -> Any:
@@ -54,10 +54,10 @@ def positive(name: str, parameter: str, least: float = 0.0, strict: bool = True)
         value = arguments.get(parameter, 1.0)
         if hasattr(value, "shape"):
             return
-        if value < least or (strict and value == least):
+        if not value >= least or (strict and value == least):  # also for NaN
             sign = ">" if strict else ">="
             raise RuntimeError(
-                f"{name} expects {parameter} {sign} {least}, but found {parameter}={value}"
+                f"{name} expects {parameter} {sign} {least}, but found {parameter}={value:g}"
             )
 
     return check
@@ -90,7 +90,7 @@ NO_PROBABILITY = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
 def dropout_probability(arguments: Arguments) -> None:
     if not 0 <= arguments["p"] <= 1:
         raise RuntimeError(
-            f"dropout probability has to be between 0 and 1, but got {arguments['p']}"
+            f"dropout probability has to be between 0 and 1, but got {arguments['p']:g}"
         )
 
 

@@ -4,6 +4,7 @@ import builtins
 import collections
 import importlib
 import json
+import re
 import sys
 import types
 
@@ -216,9 +217,21 @@ def test_a_graph_refuses_what_it_would_not_repeat(fn):
 
 
 _CACHES = """
+import collections
+import functools
+
 import torch
 
 by_key, listed, table = {}, [], None
+ordered, by_default = collections.OrderedDict(), collections.defaultdict(dict)
+
+class Holder:
+    kept = {}
+
+    def __init__(self):
+        self.tables = []
+
+holder = Holder()
 
 def made(x):
     return torch.arange(2.0, device=x.device) + 1
@@ -244,25 +257,120 @@ def in_an_attribute(x):
         in_an_attribute.table = made(x)
     return in_an_attribute.table
 
+def in_an_ordered_dict(x):
+    if "table" not in ordered:
+        ordered["table"] = made(x)
+    return ordered["table"]
+
+def in_a_nested_dict(x):
+    if "table" not in by_default["a"]:
+        by_default["a"]["table"] = [made(x)]
+    return by_default["a"]["table"][0]
+
+def in_an_object(x):
+    if not holder.tables:
+        holder.tables.append(made(x))
+    return holder.tables[0]
+
+def in_a_class(x):
+    if "table" not in Holder.kept:
+        Holder.kept["table"] = made(x)
+    return Holder.kept["table"]
+
+@functools.lru_cache(maxsize=4)
+def on(device):
+    return torch.arange(2.0, device=device) + 1
+
+def in_a_cache(x):
+    return on(str(x.device))
+
+def of_each_number(x, k):
+    if k not in by_key:
+        by_key[k] = torch.ones(2, device=x.device) * k
+    return by_key[k]
+
+def of_the_last_two(x, k):
+    if len(by_key) >= 2:
+        by_key.pop(next(iter(by_key)))
+    return of_each_number(x, k)
+
+def of_the_last_call(x, k):
+    before = by_key.get("last", x)
+    by_key["last"] = x * k
+    return before + x
+
+settings = {}
+
+def scale(x):
+    return x * settings["scale"]
+
 def scaled(x, cached):
     y = x * cached(x)
     return y * 2 if y.sum() > 5 else y
 """
 
 
-@pytest.mark.parametrize("cache", ["in_a_dict", "in_a_list", "in_a_variable", "in_an_attribute"])
-def test_an_abandoned_trace_leaves_no_tensors_in_the_caches_of_a_package(
-    tmp_path, monkeypatch, cache
-):
+@pytest.fixture
+def package(tmp_path, monkeypatch):
     folder = tmp_path / "site-packages"
     folder.mkdir()
     (folder / "package_that_caches.py").write_text(_CACHES)
     monkeypatch.syspath_prepend(folder)
-    package = importlib.import_module("package_that_caches")
+    yield importlib.import_module("package_that_caches")
+    del sys.modules["package_that_caches"]
+
+
+@pytest.mark.parametrize("cache", re.findall(r"def (in_\w+)", _CACHES))
+def test_an_abandoned_trace_leaves_no_tensors_in_the_caches_of_a_package(package, cache):
     cached = getattr(package, cache)
     f = calque.jit(lambda x: package.scaled(x, cached))  # reads a value, so the first trace fails
     for number in (1.0, 1.0, 3.0, 1.0):
         x = torch.full((2,), number, device="jax")
         assert f(x).tolist() == ([6, 12] if number == 3 else [1, 2])
         assert cached(x).tolist() == [1, 2]
-    del sys.modules["package_that_caches"]
+
+
+KEPT = ["of_each_number", "of_the_last_two", "of_the_last_call"]
+"""Functions of the package."""
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("branches", [True, False])
+def test_a_trace_whose_program_serves_no_call_leaves_no_tensors_in_a_package(
+    package, name, branches
+):
+    kept = getattr(package, name)
+
+    def f(x, k):
+        return package.scaled(x, lambda x: kept(x, k)) if branches else kept(x, k) + x
+
+    found = {}
+    for device in ("cpu", "jax"):
+        package.by_key.clear()
+        step = calque.jit(f) if device == "jax" else f
+        found[device] = []
+        for i, k in enumerate((1, 1, 2, 1, 3, 2, 1)):
+            result = step(torch.full((2,), i % 3 + 1.0, device=device), k)
+            stored = {key: one.tolist() for key, one in package.by_key.items()}
+            stored = {} if name == "of_the_last_two" else stored  # hits are not repeated
+            found[device].append((result.tolist(), stored))
+    assert found["jax"] == found["cpu"]
+
+
+def test_lowering_leaves_no_tensors_in_a_package(package):
+    f = calque.jit(lambda x: x * package.in_a_dict(x))
+    x = torch.ones(2, device="jax")
+    f.lower(x)
+    assert package.by_key == {}
+    assert f(x).tolist() == [1, 2]
+
+
+def test_a_packages_dict_of_plain_values_that_the_program_names_is_compared(package):
+    package.settings["scale"] = 2.0
+    f = calque.jit(lambda x: package.scale(x) * 0 + x * package.settings["scale"])
+    x = torch.ones(2, device="jax")
+    assert [f(x)[0].item() for _ in range(4)] == [2] * 4
+    package.settings["scale"] = 3.0
+    assert [f(x)[0].item() for _ in range(2)] == [3] * 2
+    assert len(f.history) == 2

@@ -104,6 +104,7 @@ OF_PARAMETERS = {
     "leaf": (lambda layer, x: not (layer.bias + 1).is_leaf, _frozen),
     "written": (_written, _frozen),
     "dtype": (lambda layer, x: layer.weight.dtype == torch.float32, Asks.double),
+    "type": (lambda layer, x: layer.weight.type() == "torch.FloatTensor", Asks.double),
     "dtype of any": (
         lambda layer, x: all(p.dtype == torch.float32 for p in layer.parameters()),
         Asks.double,

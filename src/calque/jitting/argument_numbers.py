@@ -112,7 +112,7 @@ class ArgumentNumbers:
                 raise
         recording = record((), seen)  # raises the function's own errors
         self._refuse(spec, needed)
-        if recording.unrepeatable:  # it serves this call only
+        if recording.unrepeatable or recording.survivors:  # it serves this call only
             return recording
         raise GivenNumberNeeded(needed)
 

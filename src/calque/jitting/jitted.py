@@ -259,8 +259,7 @@ class Jitted(Generic[P, R]):
         self.history.append(reason)
         known = self.programs.setdefault(key, [])
         if program.single_use:
-            found = program.recording.unrepeatable
-            self._left_behind = found[0] if found else _TENSORS
+            self._left_behind = [*program.recording.unrepeatable, _TENSORS][0]
         elif key not in self._repeating.differing:
             known.insert(0, program)
             del known[_MANY_PROGRAMS:]
@@ -282,8 +281,7 @@ class Jitted(Generic[P, R]):
         numbers: tuple[Variable, ...] = (),
         foresees: bool = False,
     ) -> tuple[JittedProgram, Any]:
-        started = time.perf_counter()
-        checks = self._settings.checks
+        started, checks = time.perf_counter(), self._settings.checks
 
         def again(
             leaves: list[Any], path: tuple[DerivativeStep, ...], before: TraceRecording
@@ -317,6 +315,7 @@ class Jitted(Generic[P, R]):
             program = trace(numbers)
             # Tensors created like it, and its gradients, have the new placement.
             if program.moved_state:
+                program.recording.abandon()
                 program = trace(numbers)
             if foresees and self._numbers.foresee(program.recording, leaves):
                 program = trace(self._numbers.variables)
@@ -360,7 +359,9 @@ class Jitted(Generic[P, R]):
         leaves, spec = trees.flatten_call(args, kwargs, self._ordered)
         while True:
             with suppress(GivenNumberNeeded), self._lock, self._prepared:
-                return self._trace(leaves, spec)[1]
+                program, lowered = self._trace(leaves, spec)
+                program.recording.abandon()
+                return lowered
 
     @property
     def compilations(self) -> int:

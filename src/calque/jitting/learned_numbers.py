@@ -49,7 +49,7 @@ class LearnedNumbers:
         known = self.variables
         given = {id(one) for leaf in leaves for one in (leaf, instance_dict(leaf))}
         changes = [one for one in recording.changed_numbers if id(one[0].owner) not in given]
-        if changes and not recording.unrepeatable:
+        if changes and not (recording.unrepeatable or recording.survivors):
             with _after_call(changes):
                 for guard in recording.guards:
                     if isinstance(guard, StateGuard) and not guard.holds():

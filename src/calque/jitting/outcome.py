@@ -120,6 +120,7 @@ class Outcome:
         _check_numbers(trace.variables.watch)
         recording.survivors = _survivors(made, describer)
         if recording.survivors:
+            recording.left = trace.state.snapshot.holding_tensors()
             self._check_gradients_reach(fn)
         effects.check_nothing_stays(made)
         recording.sinks = [sink_of(cell, trace.arguments, len(trace.leaves)) for cell in written]

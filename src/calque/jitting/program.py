@@ -173,8 +173,12 @@ class JittedProgram(Program[Call]):
         """Compile the program with `compiler`, which takes the lowered program and XLA's
         options.
         """
-        with x64():
-            self.run_by(compiler(lowered, self._options))
+        try:
+            with x64():
+                self.run_by(compiler(lowered, self._options))
+        except BaseException:
+            self.recording.abandon()
+            raise
 
     def describe(self) -> dict[str, Any]:
         """Describes what the program lifts, writes and donates, and its guards."""
@@ -249,7 +253,11 @@ class JittedProgram(Program[Call]):
             leaves += [leaf for one in found if one is not None for leaf in one]
         gathering = self._gathering
         call = leaves, gathering.beforehand(leaves) if gathering.early else (), given, []
-        results, passed = self._ask(call) if self._is_silent else self.step(call)
+        try:
+            results, passed = self._ask(call) if self._is_silent else self.step(call)
+        except BaseException:
+            self.recording.abandon()
+            raise
         for tensor, gradient, kept in passed:  # outside the step, because it runs hooks
             torch.autograd.backward(tensor, gradient, kept)
         return self.rebuild(results)

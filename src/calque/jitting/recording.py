@@ -15,6 +15,7 @@ from calque.program.lifting import Input
 from calque.program.results import Description, Existing, OwnTensor
 from calque.program.sinks import Sink
 from calque.program.value_checks import Checks
+from calque.state.rows import Row
 
 Target = Existing | OwnTensor
 
@@ -46,6 +47,7 @@ class TraceRecording:
             to keep the graph.
         flags: tensors whose `requires_grad` changes, with the new flag.
         survivors: other cells created in the trace that outlive it.
+        left: the containers of libraries that may hold them.
         count: the number of leaves in a call's arguments.
         others: the tensors that implicit arguments must not be, by id; None if it does not matter.
         sharing: how the implicit arguments share storages, and which are one tensor.
@@ -80,6 +82,7 @@ class TraceRecording:
     def __init__(self) -> None:
         self.ambient: tuple[Any, ...] = ambient()
         self.implicit: list[Implicit] = []
+        self.left: list[Row] = []
         self.others: dict[int, torch.Tensor] | None = None
         self.flags: list[tuple[Target, bool]] = []
         self.rewritten: list[Attached] = []
@@ -97,3 +100,9 @@ class TraceRecording:
         self.checks: Checks | Assumed = Checks()
         self.call_guards: list[CallGuard] = []
         self.kept_ids: CallGuard | None = None
+
+    def abandon(self) -> None:
+        """Remove the tensors that libraries keep, because no call gives them values."""
+        for row in self.left:
+            row.restore()
+        self.left.clear()

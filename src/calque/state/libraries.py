@@ -18,6 +18,7 @@ from calque.state.ownership import (
     owner_of_module,
     owner_of_name,
 )
+from calque.state.package_caches import caches_in, row_of_cache
 from calque.state.paths import Path
 from calque.state.rows import DictRow, NamedRow, StateRow
 from calque.state.settings import has_settings, is_setting, setting_of
@@ -107,8 +108,8 @@ class Libraries:
                 continue
             if owner is Owner.PACKAGE:
                 self._hold_registries(value, Path(name, foreign=True))
-                self._hold_cache(value, Path(name, foreign=True))
-            elif type(value) is dict and _is_table(value) and id(value) not in self._snapshot.rows:
+                self._hold_caches(value, Path(name, foreign=True))
+            elif _is_table(value) and value and id(value) not in self._snapshot.rows:
                 self._snapshot.hold(DictRow(value, Path(name, foreign=True)))
             self._hold_object(value, Path(name, foreign=True))
             if matters_in_library(value):
@@ -127,16 +128,14 @@ class Libraries:
         row.before |= {name: held[name] for name in scalars - row.names}
         row.names |= scalars
 
-    def _hold_cache(self, value: object, path: Path) -> None:
-        """Record a dict in which a package may keep tensors, which must not outlive a trace
+    def _hold_caches(self, value: object, path: Path) -> None:
+        """Record the containers in which a package may keep tensors, which must not outlive a trace
         that is abandoned.
         """
-        if (
-            type(value) is dict
-            and id(value) not in self._snapshot.rows
-            and len(value) < _MOST_ENTRIES
-        ):
-            self._snapshot.hold(DictRow(value, path)).guarded = False
+        for cache in caches_in(value):
+            key = ("c", id(cache))  # the program's own code may name it, too
+            if key not in self._snapshot.rows:
+                self._snapshot.hold(row_of_cache(cache, path), key)
 
     def _look(self, module: types.ModuleType, path: Path, words: Iterable[str]) -> None:
         """Visit the values of a module's relevant names."""
@@ -174,6 +173,10 @@ class Libraries:
                     snapshot.stack.append((value, path.attribute(name)))
             elif self._is_for_users_to_change(module, name, value):
                 snapshot.stack.append((value, Path(module.__name__).attribute(name)))
+            elif registers and name in snapshot.namespaces.own_words and _is_table(value):
+                snapshot.hold(
+                    DictRow(held[name], path.attribute(name))
+                )  # unless the package changes it
 
     def _hold_registries(self, value: object, path: Path) -> None:
         """Record dicts in which a package looks up functions or classes."""
@@ -211,9 +214,11 @@ class Libraries:
         return is_short and not belongs_to(module, name)
 
 
-def _is_table(value: dict[Any, Any]) -> bool:
-    """Returns True if a dict of a module of Python's has only plain values."""
-    return 0 < len(value) < _MOST_ENTRIES and all(type(v) in ATOMIC for v in value.values())
+def _is_table(value: Any) -> bool:
+    """Returns True for a dict that has only plain values."""
+    if type(value) is not dict or len(value) >= _MOST_ENTRIES:
+        return False
+    return all(type(v) in ATOMIC for v in value.values())
 
 
 def _is_users_code(value: object) -> bool:

@@ -18,16 +18,16 @@ from torch.nn.modules import module as module_of_torch
 from torch.optim import optimizer as optimizer_of_torch
 
 from calque.state import finding
-from calque.state.contents import nested
 from calque.state.libraries import Libraries
 from calque.state.lookups import finds_modules, modules_of_the_user
 from calque.state.namespaces import Namespaces
 from calque.state.ownership import Owner
+from calque.state.package_caches import holds_new_tensors
 from calque.state.paths import Path
-from calque.state.rows import CacheRow, DictRow, HooksRow, ListRow, Row
+from calque.state.rows import CacheRow, DictRow, HooksRow, Row
 from calque.state.running_code import RunningCode
 from calque.state.stores import take_apart_stored
-from calque.state.values import ATOMIC, MISSING
+from calque.state.values import ATOMIC
 
 _GLOBAL_HOOKS = [
     (place, name)
@@ -262,18 +262,19 @@ class Snapshot:
     def restore(self) -> list[Row]:
         """Restore everything; returns the rows that cannot be restored.
 
-        Caches of libraries stay as they are, except for tensors of the device: the run is
+        Caches of libraries stay as they are, unless they hold new tensors of the device: the run is
         abandoned, and its tensors have no values.
         """
-        left = []
-        for row, now in list(self.changed()):
-            if row.restored:
-                row.restore()
-                if row.is_changed():
-                    left.append(row)
-            elif row.settable:
-                _drop_tensors(row, now)
-        return left
+        own = [row for row, _ in self.changed() if row.restored]
+        others = self.holding_tensors()
+        for row in (*own, *others):
+            row.restore()
+        return [row for row in own if row.is_changed()]
+
+    def holding_tensors(self) -> list[Row]:
+        """Returns the rows of libraries in which tensors of the device were stored."""
+        changed = [(row, now) for row, now in self.changed() if not row.restored]
+        return [row for row, now in changed if holds_new_tensors(row, now)]
 
     def forget(self) -> None:
         """Release all references; the snapshot cannot be used afterwards.
@@ -283,18 +284,3 @@ class Snapshot:
         """
         for part in (self.namespaces, self.libraries, self.code, self):
             vars(part).clear()
-
-
-def _drop_tensors(row: Row, now: dict[Any, Any]) -> None:
-    """Remove the tensors of the device that were stored since the row was created."""
-    for key, value in now.items():
-        before = row.before.get(key, MISSING)
-        if value is not before and any(map(_is_on_device, nested(value))):
-            if isinstance(row, ListRow):
-                row.restore()
-                return
-            row.put(key, before)
-
-
-def _is_on_device(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "jax"

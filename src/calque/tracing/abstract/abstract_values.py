@@ -149,14 +149,16 @@ class AbstractValues:
         return value
 
     def _shared(self, value: Any, inputs: list[Any]) -> Any:
-        """Returns the shared abstract value for new tensors of this geometry,
-        unless it is a view.
+        """Returns a shared abstract value for new tensors of this geometry, unless it is a view.
+
+        It is none of the inputs, because these are the results of calls that return an argument.
         """
         if not _has_storage(value):
             return value
+        leaves = tree_leaves(inputs)
         with torch_c.DisableTorchFunction():
             storage = value.untyped_storage()._cdata
-            for leaf in tree_leaves(inputs):
+            for leaf in leaves:
                 if _has_storage(leaf) and leaf.untyped_storage()._cdata == storage:
                     return value
             if value._is_view() or (value.is_leaf and value.requires_grad):
@@ -165,7 +167,12 @@ class AbstractValues:
                 key = geometry(value)
             except Uncertain:
                 return value
-        return self._results.setdefault(key, value)
+        made = self._results.setdefault(key, [])
+        for one in made:
+            if all(one is not leaf for leaf in leaves):
+                return one
+        made.append(value)
+        return value
 
     def _key(self, node: Node) -> Any:
         """Returns a key of everything that the value depends on; None if this is not known."""

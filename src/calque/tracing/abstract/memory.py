@@ -26,7 +26,7 @@ class CallMemory:
     def __init__(self) -> None:
         self.mode: AbstractMode = AbstractMode()
         self.members: dict[Any, torch.Tensor] = {}
-        self.results: dict[Any, torch.Tensor] = {}
+        self.results: dict[Any, list[torch.Tensor]] = {}
         self.calls: dict[Any, tuple[Any, Any]] = {}
 
 

@@ -28,15 +28,17 @@ def _step(size: int, out: int, align: bool, scale: float | None, real: Any) -> A
     return real(1.0 / scale) if scale is not None and scale > 0 else real(size) / real(out)
 
 
-def _nearest(offset: float) -> Maker:
+def _nearest(offset: float, by_sizes: bool = False) -> Maker:
+    """Returns the nearest position; by the sizes, not the scale, if they are equal or doubled."""
+
     def make(size: int, out: int, align: bool, scale: float | None, real: Any) -> Taps:
         at = np.arange(out)
         # PyTorch computes these positions in float32 for every dtype.
         step = _step(size, out, False, scale, np.float32)
         sources = np.floor((at.astype(np.float32) + np.float32(offset)) * step).astype(np.int64)
-        if offset == 0 and out == size:
+        if by_sizes and out == size:
             sources = at
-        elif offset == 0 and out == 2 * size:
+        elif by_sizes and out == 2 * size:
             sources = at // 2
         sources = np.minimum(sources, size - 1)
         return Taps(sources[:, None], np.ones((out, 1)), size)
@@ -171,11 +173,13 @@ _POSITIONAL = Parameter.POSITIONAL_OR_KEYWORD
 _SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
 
 
-def _register(name: str, ndim: int, make: Maker, aligned: bool, kind: str | None) -> None:
+def _register(
+    name: str, ndim: int, make: Maker, aligned: bool, kind: str | None, back: Maker | None = None
+) -> None:
     """Registers the rules of one resampling and its gradient.
 
     The operators have one parameter for the scale of each axis; `aligned` ones have `align_corners`
-    before these. `kind` is the kind in `dynamic_resize`, if any.
+    before these. `kind` is the kind in `dynamic_resize`, if any. `back` is for the gradient.
     """
     options = (*(("align_corners",) if aligned else ()), *_SCALES[ndim])
 
@@ -201,7 +205,7 @@ def _register(name: str, ndim: int, make: Maker, aligned: bool, kind: str | None
     ) -> Array:
         _check_grad(grad_output, input_size, output_size)
         align, scales = parse(rest, named)
-        taps = _taps(make, input_size[2:], output_size, align, scales, grad_output.dtype)
+        taps = _taps(back or make, input_size[2:], output_size, align, scales, grad_output.dtype)
         return apply_taps(grad_output, taps, transpose=True)
 
     _name_parameters(forward, ("self", "output_size", *options))
@@ -215,7 +219,11 @@ def _name_parameters(function: Any, names: tuple[str, ...]) -> None:
 
 
 for _ndim in (1, 2, 3):
-    _register(f"upsample_nearest{_ndim}d", _ndim, _nearest(0.0), False, "nearest")
+    # On CPUs PyTorch looks at the sizes for images, and for the gradients of all.
+    _register(
+        f"upsample_nearest{_ndim}d",
+        *(_ndim, _nearest(0.0, by_sizes=_ndim == 2), False, "nearest", _nearest(0.0, by_sizes=True)),
+    )
     _register(f"_upsample_nearest_exact{_ndim}d", _ndim, _nearest(0.5), False, "nearest-exact")
 for _name, _ndim, _make, _kind in (
     ("upsample_linear1d", 1, _linear, "linear"),

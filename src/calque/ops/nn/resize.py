@@ -222,7 +222,13 @@ for _ndim in (1, 2, 3):
     # On CPUs PyTorch looks at the sizes for images, and for the gradients of all.
     _register(
         f"upsample_nearest{_ndim}d",
-        *(_ndim, _nearest(0.0, by_sizes=_ndim == 2), False, "nearest", _nearest(0.0, by_sizes=True)),
+        *(
+            _ndim,
+            _nearest(0.0, by_sizes=_ndim == 2),
+            False,
+            "nearest",
+            _nearest(0.0, by_sizes=True),
+        ),
     )
     _register(f"_upsample_nearest_exact{_ndim}d", _ndim, _nearest(0.5), False, "nearest-exact")
 for _name, _ndim, _make, _kind in (

@@ -91,7 +91,7 @@ def method_that_is_an_argument(case: Case) -> Seen:
     yield f(case.x, loss=a.loss)
 
 
-@program(states=4)
+@program(states=5)  # two numbers, and any number
 def closure_that_is_an_argument(case: Case) -> Seen:
     factors = [2.0]
 
@@ -143,7 +143,7 @@ def function_that_is_kept_and_returned(case: Case) -> Seen:
         yield value, same is function, kept.function is function
 
 
-@program(states=3)
+@program(states=4)  # two numbers, and any number
 def partial_that_is_an_argument(case: Case) -> Seen:
     def scaled(x, by, plus=0.0):
         return x * by + plus

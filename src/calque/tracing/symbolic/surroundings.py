@@ -168,6 +168,11 @@ class _LibraryCacheRow(CacheRow):
     def items(self) -> dict[Any, Any]:
         return {"misses": self.owner.cache_info().misses}
 
+    def restore(self) -> None:
+        if self.is_changed():
+            self.owner.cache_clear()
+            self.rebase()
+
 
 class _LevelsRow(CacheRow):
     """A logger's cached levels."""

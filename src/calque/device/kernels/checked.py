@@ -12,6 +12,7 @@ from torch import Tensor
 from calque.device.kernels import trace_checks
 from calque.device.kernels.checked_tensors import Seen, all_seen
 from calque.device.kernels.python_numbers import computed_nodes, plain, without_stand_ins
+from calque.device.memory.cell import active
 from calque.ops.table.facts import Known, fact_of
 from calque.ops.table.number_range import Holds, fits_every_dtype
 from calque.ops.table.registry import Rule
@@ -39,7 +40,8 @@ def checked(names: tuple[str, ...], rule: Rule | None, kernel: Kernel) -> Kernel
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if numbers is not None or trace_checks.looking():
-            args, kwargs = without_stand_ins(args, kwargs)
+            if active.trace is not None:
+                args, kwargs = without_stand_ins(args, kwargs)
             given = all_seen(names, args, kwargs)
             if numbers is not None:
                 _check(numbers, given)
@@ -59,7 +61,8 @@ def _holding(check: Holds, names: tuple[str, ...], kernel: Kernel) -> Kernel:
     passed: set[Any] = set()  # keys of calls that have passed the check
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = without_stand_ins(args, kwargs)
+        if active.trace is not None:
+            args, kwargs = without_stand_ins(args, kwargs)
         for place, name in places:
             value = args[place] if place < len(args) else kwargs.get(name)
             if value is None or fits_every_dtype(value):

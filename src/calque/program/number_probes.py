@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from calque.upstream.dispatch_mode import DispatchMode
 from calque.upstream.torch_internals import disable_current_modes, pytree
@@ -142,10 +143,15 @@ def hands_on(run: Callable[..., Any], args: Any, kwargs: Any, spans: dict[int, S
     return _known[key]
 
 
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
 def _is_same(run: Any, leaves: Any, spec: Any, spans: dict[int, Span]) -> bool:
+    # What it saves for its gradients is not the program's: a checkpoint would count it.
     drawn = [{i: span.number() for i, span in spans.items()} for _ in range(2)]
     try:
-        with disable_current_modes():
+        with disable_current_modes(), saved_tensors_hooks(_itself, _itself):
             first, second = (_operators(run, leaves, spec, numbers) for numbers in drawn)
     except Exception:  # PyTorch cannot compute it without values
         return False

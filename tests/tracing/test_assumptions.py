@@ -109,6 +109,13 @@ OF_PARAMETERS = {
         lambda layer, x: all(p.dtype == torch.float32 for p in layer.parameters()),
         Asks.double,
     ),
+    "dtype of a product": (lambda layer, x: (layer.bias * 1).dtype == torch.float32, Asks.double),
+    "dtype with an input": (lambda layer, x: (x + layer.bias).dtype == torch.float32, Asks.double),
+    "floating": (lambda layer, x: (layer.bias * 1).element_size() == 4, Asks.double),
+    "strides of a product": (
+        lambda layer, x: (layer.weight * 1).is_contiguous(),
+        _laid_out_anew,
+    ),
     "contiguous": (lambda layer, x: next(layer.parameters()).is_contiguous(), _laid_out_anew),
 }
 
@@ -389,3 +396,32 @@ def test_a_tensor_that_may_be_left_out_is_given_again():
     for left_out in ((x,), (x, None)):
         with pytest.raises(calque.TraceError, match=r"a tensor for mask, called with None"):
             graph(*left_out)
+
+
+def test_what_requires_grad_after_a_write_is_asked_again() -> None:
+    def forward(layer: torch.nn.Linear, x: torch.Tensor) -> bool:
+        made = torch.zeros(3)
+        first = made.requires_grad
+        made.add_(layer.bias)
+        return first or not made.requires_grad
+
+    model = Asks(forward)
+    _frozen(model)
+    graph = calque.trace(model, X)
+    assert graph(X).tolist() == model(X).tolist() == (X * 2).tolist()
+    model.layer.requires_grad_()
+    assert model(X).tolist() == (X * 5).tolist()
+    with pytest.raises(TraceError, match="the program reads it"):
+        graph(X)
+
+
+def test_neighbouring_questions_are_one_check() -> None:
+    def forward(layer: torch.nn.Linear, x: torch.Tensor) -> Any:
+        y = layer(x)
+        return (y + torch.ones(3, dtype=y.dtype, device=y.device)).any()
+
+    model = Asks(forward)
+    graph = calque.trace(model, X)
+    found = [node for node in graph.graph.nodes if "expect_tensor" in node.name]
+    assert len([node for node in found if node.args[0].op != "placeholder"]) == 1
+    torch.testing.assert_close(graph(X), model(X))

@@ -72,8 +72,7 @@ class AbstractTracer(NamingTracer):
             return {key: self.part(node, key, part) for key, part in value.items()}
         if isinstance(value, _CONSTANT_RESULTS) or value is None:
             if value is not None:
-                members = [one for one in node.all_input_nodes if one.op == "get_attr"]
-                for one in (node, *members):
+                for one in (node, *node.all_input_nodes):
                     self.assumed.ask(one, "shape", "dtype", "device")
             if node.op != "call_module" and not has_effect(node):  # a layer's node is kept
                 self.optional[node] = None

@@ -1,6 +1,6 @@
 """A trace's assumptions about inputs, modules and PyTorch's settings, which its graph checks."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx.graph import Graph
@@ -43,9 +43,10 @@ class Assumptions:
         self.settings: dict[tuple[str, tuple[Any, ...]], Any] = {}
         self.modes: dict[str, bool] = {}
         self._members: dict[str, dict[str, Any]] = {}
-        self._computed: dict[Node, bool] = {}
+        self._computed: dict[Node, dict[str, Any]] = {}
         self._asked: set[str] = set()
         self._from_inputs: set[Node] = set()
+        self._from_members: set[Node] = set()
 
     def add_input(self, node: Node, name: str, kind: str) -> None:
         """Add a tensor among the inputs whose abstract value and class are known."""
@@ -54,9 +55,12 @@ class Assumptions:
         self.inputs.append((node, name, looks))
 
     def follow(self, node: Node) -> None:
-        """Record whether a new node depends on the inputs."""
-        if node.op == "placeholder" or any(n in self._from_inputs for n in node.all_input_nodes):
+        """Record whether a new node depends on the inputs, and on parameters or constants."""
+        sources = node.all_input_nodes
+        if node.op == "placeholder" or not self._from_inputs.isdisjoint(sources):
             self._from_inputs.add(node)
+        if node.op in ("get_attr", "call_module") or not self._from_members.isdisjoint(sources):
+            self._from_members.add(node)
 
     def ask(self, node: Node, *aspects: str) -> None:
         """Note that the program used a known property of a node's value."""
@@ -71,7 +75,8 @@ class Assumptions:
             self._asked.update(aspects)
         if "requires_grad" in aspects and computed:
             self.settings["is_grad_enabled", ()] = torch_c.is_grad_enabled()
-            self._ask_where_computed(node, value)
+        if computed and isinstance(value, torch.Tensor):
+            self._ask_where_computed(node, value, aspects)
 
     def ask_member(self, node: Node, value: Any, *aspects: str) -> None:
         """Note that the program used a known property of a parameter or another constant."""
@@ -79,13 +84,24 @@ class Assumptions:
         if looks:
             self._members.setdefault(str(node.target), {}).update(looks)
 
-    def _ask_where_computed(self, node: Node, value: torch.Tensor) -> None:
-        """Insert a check of whether a computed tensor requires grad where the program asks, for it
-        depends on all that the tensor was computed from, and on what was written into it.
+    def _ask_where_computed(
+        self, node: Node, value: torch.Tensor, aspects: tuple[str, ...]
+    ) -> None:
+        """Insert a check of a computed tensor where the program asks, of what may change with
+        parameters: its dtype, for example, and whether it requires grad, which depends on all that
+        the tensor was computed from, and on what was written into it.
         """
-        if self._computed.get(node) != value.requires_grad:
-            self._computed[node] = value.requires_grad
-            looks = {"requires_grad": value.requires_grad}
+        changing = CHANGING if node in self._from_members else ("requires_grad",)
+        looks = {aspect: checks.LOOKS[aspect](value) for aspect in aspects if aspect in changing}
+        known = self._computed.setdefault(node, {})
+        version = value._version
+        if all(known.get(aspect) == (look, version) for aspect, look in looks.items()):
+            return
+        known |= {aspect: (look, version) for aspect, look in looks.items()}
+        last = next(iter(reversed(node.graph.nodes)))
+        if last.target is checks.expect_tensor and last.args[0] is node:
+            last.args = (node, node.name, {**cast(dict[str, Any], last.args[2]), **looks})
+        else:
             node.graph.call_function(checks.expect_tensor, (node, node.name, looks))
 
     def update(self, other: "Assumptions") -> None:

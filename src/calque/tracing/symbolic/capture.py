@@ -302,7 +302,8 @@ class Capture:
         tracer.graph = graph
         tracer.assumed.move(kept)
         scopes = tracer.node_name_to_scope
-        tracer.node_name_to_scope = {n.name: scopes[o.name] for o, n in kept.items()}
+        scoped = {n.name: o.name for o, n in kept.items() if o.name in scopes}
+        tracer.node_name_to_scope = {new: scopes[old] for new, old in scoped.items()}
         tracer.assumed.insert_checks(graph)
         return graph
 

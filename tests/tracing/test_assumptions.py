@@ -398,6 +398,21 @@ def test_a_tensor_that_may_be_left_out_is_given_again():
             graph(*left_out)
 
 
+@pytest.mark.parametrize(
+    "name", [name for name in OF_PARAMETERS if "type" in name or "of a" in name]
+)
+def test_recordings_check_what_is_asked_of_parameters_and_what_they_give(name: str) -> None:
+    question, change = OF_PARAMETERS[name]
+    model = Asks(question)
+    recording = calque.record(model, X)
+    graph = recording.graph()
+    assert graph(X).tolist() == model(X).tolist() == (X * 2).tolist()
+    change(model)
+    change(graph) if change is Asks.double else None
+    with pytest.raises(TraceError, match="the program reads it|when this was recorded"):
+        graph(X)
+
+
 def test_what_requires_grad_after_a_write_is_asked_again() -> None:
     def forward(layer: torch.nn.Linear, x: torch.Tensor) -> bool:
         made = torch.zeros(3)

@@ -37,7 +37,6 @@ from calque.tracing.record.leaf_modules import collapsible, refuse_lost_hooks, w
 from calque.tracing.record.numbers import NUMBER
 from calque.tracing.record.value_nodes import ValueNodes
 from calque.tracing.record.values import RunValue, values_in
-from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.restoring import Restoring
 from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld
 from calque.upstream.torch_internals import make_graph_module
@@ -74,7 +73,6 @@ class Builder(ValueNodes):
         self._tape, self._is_leaf = tape, is_leaf
         self._made: dict[str, Any] = {}
         self.traced_func_name: str = tape.method
-        self.assumed: Assumptions = Assumptions()
         self.assumed.update(tape.assumed)
         self.examples: Any = ((), {})
         self.given: dict[str, Any] = {}
@@ -238,6 +236,12 @@ class Builder(ValueNodes):
         for module, call in opened.items():
             if reads_training(type(module)) and not call.is_changed and self._is_named(call):
                 self.assumed.modes[call.path] = call.training
+
+        for tensor, aspects, module in self._tape.asked_of_members:
+            if module is None or module not in leaves.within:
+                member: Any = self.create_arg(tensor)
+                self.assumed.ask_member(member, tensor, *aspects)
+                self.graph.erase_node(member)
 
     def _is_named(self, call: ModuleCall) -> bool:
         return call.module is self.root or bool(call.path)

@@ -56,6 +56,8 @@ class Recorder(WithinTrace):
         problems: why a graph of it would be wrong, in words.
         escapes: what was read into Python.
         asked: what the program asked of the looks of its tensors.
+        asked_of_members: parameters and constants, what was asked of each, and the call of the
+            module that asked.
         keeper: as given.
         leaves: the modules as they were before.
         ended: whether the recording is over, whatever still runs.
@@ -77,6 +79,7 @@ class Recorder(WithinTrace):
         self.attributes: list[tuple[RunValue, str, Any]] = []
         self.escapes: list[Escape] = []
         self.asked: set[str] = set()
+        self.asked_of_members: list[Any] = []
         self.keeper = keeper
         self.assumed: Assumptions = Assumptions()
         self.leaves: ModuleLeaves = ModuleLeaves({})

@@ -46,7 +46,7 @@ class FinishedRun:
         events, result: the calls of the program, and its result.
         assignments: the module (or dictionary, or tensor), attribute (or key) and value of each
             assignment.
-        asked, assumed: what the graph must check.
+        asked, asked_of_members, assumed: what the graph must check.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class FinishedRun:
         self.result: Any = None
         self.assignments: list[tuple[Any, Any, Any]] = []
         self.asked: set[str] = recorder.asked
+        self.asked_of_members: list[Any] = recorder.asked_of_members
         self.assumed: Any = recorder.assumed
 
     def following(self) -> "FinishedRun":

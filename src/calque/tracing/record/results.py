@@ -125,7 +125,16 @@ class KeptResults:
         elif aspect is None or question in AUTOGRAD or is_dynamic:
             self._guard(call, answer)
         else:
-            self._recorder.asked.update((aspect, "dtype") if question == "nbytes" else (aspect,))
+            self._asked(call, (aspect, "dtype") if question == "nbytes" else (aspect,))
+
+    def _asked(self, call: RecordedCall, aspects: tuple[str, ...]) -> None:
+        """Note a question whose answer follows from the inputs, parameters and constants."""
+        self._recorder.asked.update(aspects)
+        for subject in call.args[:1]:
+            if type(subject) is RunValue:
+                subject.asked += aspects
+            elif isinstance(subject, torch.Tensor):
+                self._recorder.asked_of_members.append((subject, aspects, call.module))
 
     def _escaped(
         self, call: RecordedCall, question: str, args: tuple[Any, ...], answer: object

@@ -18,6 +18,7 @@ from calque.tracing.record.keeping import edited
 from calque.tracing.record.known import KnownValues, is_plain
 from calque.tracing.record.returned_arguments import ReturnedArguments
 from calque.tracing.record.values import RunValue, values_in
+from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.tracer.naming import NamingTracer
 from calque.upstream import torch_c
 
@@ -34,12 +35,14 @@ class ValueNodes(NamingTracer):
         self._env: dict[RunValue, Node] = {}
         self._returned_arguments = ReturnedArguments(self.resolve)
         self._parts: list[Node] = []
+        self.assumed: Assumptions = Assumptions()
         self._origin: NodeOrigin | None = None
         self.abstract: KnownValues = KnownValues(self.resolve)
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
         """Like `TracerBase.create_node`, at the line of the event."""
         node = super().create_node(*args, **kwargs)
+        self.assumed.follow(node)
         if node.op == "get_attr" and "val" not in node.meta:
             value = self.resolve(str(node.target))
             if isinstance(value, torch.Tensor):
@@ -77,6 +80,8 @@ class ValueNodes(NamingTracer):
             self._env[template] = node
             if template.looks is not None:
                 node.meta["val"] = self.abstract.like(template)
+                if template.asked:
+                    self.assumed.ask(node, *template.asked)
             return
         if not values_in(template):
             return

@@ -36,13 +36,15 @@ class RunValue:
     Attributes:
         looks: the attributes of a tensor; None for other objects.
         is_dynamic: whether its shape depends on the values of other tensors.
+        asked: what the program asked of it, by the keys of `LOOKS`.
     """
 
-    __slots__ = ("is_dynamic", "looks")
+    __slots__ = ("asked", "is_dynamic", "looks")
 
     def __init__(self, looks: TensorAttributes | None = None, is_dynamic: bool = False) -> None:
         self.looks: TensorAttributes | None = looks
         self.is_dynamic: bool = is_dynamic
+        self.asked: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         if self.looks is None:

@@ -257,6 +257,32 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
 }
 
 
+X = torch.tensor([-1.5, -0.3, math.nan, math.inf, -math.inf, 0.0, 0.4, 2.0])
+BEYOND: dict[str, Callable[[Device], torch.Tensor]] = {
+    f"nan_to_num {numbers} of {dtype}": (
+        lambda d, numbers=numbers, dtype=dtype: torch.nan_to_num(X.to(d, dtype), *numbers)
+    )
+    for dtype in (torch.float32, torch.float16)
+    for numbers in ((1e300,), (-math.inf, math.nan, 0.5), (None, -math.inf, 2.5), (0, 1e9, -1e9))
+}
+BEYOND |= {
+    "a power close to zero": lambda d: X.to(d) ** 1e-300,
+    "a root of order 1e300": lambda d: F.lp_pool1d(X[:2].to(d)[None], 1e300, 2),
+    "a step beyond the dtype": lambda d: torch.arange(0, 1, 1e300, device=d),
+    "a threshold of bool": lambda d: F.softshrink(X.to(d), True),
+    "a number chosen for half precision": lambda d: torch.where(X.to(d) > 0, X.half().to(d), 7e4),
+    "a fill of half precision": lambda d: torch.full((), 7e4, dtype=torch.half, device=d),
+    "a fill of another half": lambda d: torch.zeros((), dtype=torch.bfloat16, device=d).fill_(1e39),
+}
+"""Parameters that the dtype of the tensor cannot hold."""
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_numbers_beyond_a_dtype_are_those_of_the_cpu(name: str) -> None:
+    expected, found = BEYOND[name](torch.device("cpu")), BEYOND[name](torch.device("jax"))
+    torch.testing.assert_close(found.cpu(), expected, equal_nan=True)
+
+
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_edge_values_are_those_of_the_cpu(case: Callable[[Device], list[torch.Tensor]]) -> None:
@@ -266,6 +292,20 @@ def test_edge_values_are_those_of_the_cpu(case: Callable[[Device], list[torch.Te
 
 
 REFUSED: dict[str, tuple[type[Exception], Callable[[Device], object]]] = {
+    "a renormalization of no order": (RuntimeError, lambda d: X[None].to(d).renorm(math.nan, 0, 1)),
+    "a renormalization to NaN": (RuntimeError, lambda d: X[None].to(d).renorm(2, 0, math.nan)),
+    "distances of no order": (
+        RuntimeError,
+        lambda d: torch.cdist(*[torch.ones(2, 2, device=d)] * 2, p=math.nan),
+    ),
+    "a margin beyond the dtype": (
+        RuntimeError,
+        lambda d: F.multi_margin_loss(
+            torch.ones(2, 3, device=d), torch.tensor([0, 1], device=d), margin=1e300
+        ),
+    ),
+    "a limit of logit beyond the dtype": (RuntimeError, lambda d: torch.logit(X.to(d), eps=1e300)),
+    "a scale of softplus beyond the dtype": (RuntimeError, lambda d: F.softplus(X.to(d), 1e300)),
     "a quotient of integers": (
         RuntimeError,
         lambda d: torch.addcdiv(torch.ones(2, device=d), *[torch.ones(2, device=d).int()] * 2),

@@ -19,6 +19,7 @@ from calque.ops.table.promotion import (
     default_complex,
     default_float,
     is_complex,
+    is_float,
     is_integral,
     refuse,
     result_type,
@@ -36,8 +37,28 @@ def _shape(size: Any) -> tuple[int, ...]:
     return tuple(size)
 
 
+def _saturates(dtype: Any) -> bool:
+    """Returns True if PyTorch writes infinity to a tensor without dimensions that cannot hold a
+    finite number."""
+    return dtype is not None and is_float(dtype) and dtype.itemsize < 4
+
+
 def _holds_value(self: TensorArgument, value: Any, **_: Any) -> None:
-    check_holds(value, self.dtype)
+    if self.ndim or not _saturates(self.dtype):
+        check_holds(value, self.dtype)
+
+
+_new_holds = HoldsNew("fill_value", whole=_INT64)
+
+
+def _full_holds(size: Any, fill_value: Any, dtype: Any = None, out: Any = None, **_: Any) -> None:
+    if size or not _saturates(dtype if out is None else out.dtype):
+        _new_holds(dtype=dtype, out=out, fill_value=fill_value)
+
+
+def _scalar_holds(s: Any, dtype: Any = None, **_: Any) -> None:
+    if not _saturates(dtype):
+        check_holds(s, dtype)
 
 
 @op("zeros", "_efficientzerotensor")
@@ -53,12 +74,12 @@ def ones(size: Any, dtype: Any = None) -> Array:
     return jnp.ones(_shape(size), dtype or default_float())
 
 
-@op("full", writes=("fills",), numbers=HoldsNew("fill_value", whole=_INT64))
+@op("full", writes=("fills",), numbers=_full_holds)
 def full(size: Any, fill_value: Any, dtype: Any = None) -> Array:
     return jnp.full(_shape(size), _number(fill_value, dtype or result_type(fill_value)))
 
 
-@op("scalar_tensor", numbers=HoldsNew("s"))
+@op("scalar_tensor", numbers=_scalar_holds)
 def scalar_tensor(s: Any, dtype: Any = None) -> Array:
     return _number(s, dtype or default_float())
 
@@ -116,8 +137,10 @@ def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Arra
     if start == 0 and step == 1:
         return index.astype(dtype)
     asarray = np.asarray if is_known(start) and is_known(step) else jnp.asarray
-    step, start = (asarray(x, exact).astype(narrow) for x in (step, start))
-    return (index * step + start).astype(dtype)
+    with np.errstate(over="ignore"):
+        step, start = (asarray(x, exact).astype(narrow) for x in (step, start))
+    values = index * step + start if count > 1 else start + jnp.zeros_like(index)
+    return values.astype(dtype)
 
 
 def _ends(dtype: Any = None, out: Any = None, start: Any = 0, end: Any = 0, **_: Any) -> None:

@@ -60,7 +60,7 @@ def _slope(gap: Array, dist: Array, p: float) -> Array:
 
 
 def _check(p: float) -> None:
-    if p < 0:
+    if not p >= 0:  # nor NaN
         raise RuntimeError("cdist only supports non-negative p values")
 
 
@@ -117,9 +117,9 @@ def renorm(self: Array, p: Any, dim: int, maxnorm: Any) -> Array:
     """Scales down the slices along a dimension whose p-norm is above `maxnorm`."""
     if isinstance(p, complex) or isinstance(maxnorm, complex):
         raise RuntimeError("renorm: p and maxnorm must be real-valued")
-    if p <= 0:
+    if not p > 0:  # nor NaN
         raise RuntimeError("renorm: non-positive-norm not supported")
-    if maxnorm < 0:
+    if not maxnorm >= 0:
         raise RuntimeError(f"renorm: expected maxnorm to be >= 0 but got {maxnorm}")
     if self.ndim < 2:
         raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {self.ndim} dimensions")

@@ -13,6 +13,7 @@ from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.helpers import constant
+from calque.ops.table.number_range import Holds
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
@@ -298,6 +299,7 @@ def _classes(name: str, least: int) -> Any:
     autocast="float32",
     condition=_are_long,
     values=_classes("multi_margin_loss", 0),
+    numbers=Holds("margin", like="self"),
 )
 def multi_margin_loss(
     self: Array,

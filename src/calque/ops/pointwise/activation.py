@@ -166,6 +166,7 @@ def _threshold(self: TensorArgument, lambd: Any = 0.5, **_: Any) -> None:
 @opmath
 def softshrink(self: Array, lambd: Any = 0.5) -> Array:
     inside = self * 0  # keeps NaN
+    lambd = lambd * 1  # of a bool
     return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, inside))
 
 
@@ -308,7 +309,12 @@ def _softplus(x: Array) -> Array:
     return jnp.logaddexp(x, jnp.zeros_like(x))
 
 
-@op("softplus", writes=("exact_dtype",), autocast="float32")
+@op(
+    "softplus",
+    writes=("exact_dtype",),
+    autocast="float32",
+    numbers=Holds("beta", "threshold", like="self"),
+)
 @opmath
 def softplus(self: Array, beta: Any = 1, threshold: Any = 20) -> Array:
     refuse("softplus_cpu", self.dtype, BOOL, INT, COMPLEX)

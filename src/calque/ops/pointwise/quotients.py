@@ -1,5 +1,6 @@
 """Quotients, remainders and powers."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ from jax import Array, lax
 
 from calque.ops.pointwise import complex_functions as of_complex
 from calque.ops.table.facts import facts
+from calque.ops.table.helpers import constant
 from calque.ops.table.number_range import Holds
 from calque.ops.table.promotion import (
     BOOL,
@@ -208,7 +210,9 @@ def pow_scalar(self: Array, exponent: Any) -> Array:
     if whole and -64 <= exponent <= 64 and not (is_complex(dtype) and exponent < 0):
         return lax.integer_pow(x, int(exponent))
     power = of_complex.power if is_complex(dtype) else jnp.power
-    return opmath(power)(x, jnp.asarray(exponent).astype(dtype))
+    if is_float(dtype) and 0 < abs(exponent) < (least := float(jnp.finfo(dtype).tiny)):
+        exponent = math.copysign(2 * least, exponent)  # powers of negative numbers stay NaN
+    return opmath(power)(x, jnp.asarray(constant(exponent, dtype)))
 
 
 @op("pow.Tensor_Tensor", "pow.Scalar", autocast="float32")

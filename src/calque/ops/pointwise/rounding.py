@@ -9,7 +9,7 @@ from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.helpers import constant
-from calque.ops.table.number_range import HoldsLimits, saturated
+from calque.ops.table.number_range import Holds, HoldsLimits, saturated
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
@@ -140,10 +140,21 @@ def nan_to_num(
         return parts[0] + 1j * parts[1]
     if is_integral(self.dtype):
         return self
-    return jnp.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
+    limits = jnp.finfo(self.dtype)
+    nan, posinf, neginf = (
+        constant(default if given is None else given, self.dtype)
+        for given, default in ((nan, 0.0), (posinf, limits.max), (neginf, limits.min))
+    )
+    high, low = self == np.inf, self == -np.inf
+    return jnp.where(jnp.isnan(self), nan, jnp.where(high, posinf, jnp.where(low, neginf, self)))
 
 
-@op("logit", static=("eps",), refuses=no_kernel("logit_cpu", COMPLEX))
+@op(
+    "logit",
+    static=("eps",),
+    refuses=no_kernel("logit_cpu", COMPLEX),
+    numbers=Holds("eps", like="self"),
+)
 def logit(self: Array, eps: float | None = None) -> Array:
     x = self.astype(to_float(self.dtype))
     if eps is not None:  # above a half, where the limits cross, the lower one has priority

@@ -176,5 +176,7 @@ def nan_of(found: Array, is_missing: Callable[[], Array], dtype: Any) -> Array:
 
 def constant(number: Any, dtype: Any) -> Any:
     """Returns a parameter of a rule, which may be traced, as an array of no dimensions."""
-    traced = isinstance(number, Array)
-    return number.astype(dtype) if traced else np.asarray(number, dtype)
+    if isinstance(number, Array):
+        return number.astype(dtype)
+    with np.errstate(over="ignore"):  # to infinity, as in C
+        return np.asarray(number, dtype)

@@ -440,3 +440,14 @@ def test_neighbouring_questions_are_one_check() -> None:
     found = [node for node in graph.graph.nodes if "expect_tensor" in node.name]
     assert len([node for node in found if node.args[0].op != "placeholder"]) == 1
     torch.testing.assert_close(graph(X), model(X))
+
+
+def test_what_requires_grad_within_no_grad_is_none_of_the_callers() -> None:
+    def question(layer: torch.nn.Linear, x: torch.Tensor) -> bool:
+        with torch.no_grad():
+            return not (layer.bias * 1).requires_grad
+
+    graph = calque.trace(Asks(question), X)
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            assert graph(X).tolist() == (X * 2).tolist()

@@ -8,7 +8,6 @@ from torch.fx.node import Node
 
 from calque.tracing.core.origins import origin_of_code
 from calque.tracing.graph import checks
-from calque.upstream import torch_c
 
 CHANGING = frozenset(("dtype", "device", "stride", "requires_grad"))
 """The properties of parameters and other constants that a user may change after the trace."""
@@ -73,8 +72,6 @@ class Assumptions:
             aspects += ("requires_grad",)  # what is computed without a gradient is a leaf
         if node in self._from_inputs:
             self._asked.update(aspects)
-        if "requires_grad" in aspects and computed:
-            self.settings["is_grad_enabled", ()] = torch_c.is_grad_enabled()
         if computed and isinstance(value, torch.Tensor):
             self._ask_where_computed(node, value, aspects)
 

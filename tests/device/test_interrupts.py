@@ -33,6 +33,7 @@ from calque.device.memory.cell import x64
 from calque.device.runtime import interrupts
 from calque.interop import jax_programs
 from calque.interop.jax_programs import precision
+from calque.jitting import tracing
 from calque.program import call_serialization, traced_numbers
 from calque.state import Running, Snapshot
 from calque.upstream.jax_internals import enable_x64
@@ -406,6 +407,45 @@ def test_an_interrupt_leaves_no_replaced_parameters_behind():
         with pytest.raises(Interrupt) as caught:
             moment(torch.func.functional_call(module, state, (x,)))
         assert all(members[name] is p for name, p in before.items()), (number, caught)
+
+
+@pytest.mark.parametrize("error", [ValueError, Interrupt])
+def test_an_interrupt_after_an_error_of_a_traced_function_does_not_keep_it_half_done(
+    error, monkeypatch
+):
+    """As when Ctrl-C is pressed twice: the second arrives while the first goes through calque."""
+    weight = nn.Parameter(torch.ones(2, device="jax"))
+    optimizer, state = torch.optim.Adam([weight]), SimpleNamespace(count=0, log=[])
+
+    @calque.jit
+    def step(x, fails):
+        state.count += 1
+        (weight * x).sum().backward()
+        optimizer.step()
+        state.log.append(weight.detach().sum())
+        if fails:
+            torch.set_grad_enabled(False)
+            raise error
+        return x * state.count
+
+    outside = tracing.without_values
+
+    def interrupted(*args):
+        _thread.interrupt_main(SIGNAL)
+        moment()
+        outside(*args)
+
+    x = torch.ones(2, device="jax")
+    for _ in range(2):
+        monkeypatch.setattr(tracing, "without_values", interrupted)
+        with pytest.raises(Interrupt):
+            step(x, True)
+        monkeypatch.undo()
+        assert torch.is_grad_enabled()
+        assert (state.count, state.log, weight.grad, len(optimizer.state)) == (0, [], None, 0)
+        assert weight.tolist() == [1, 1]
+    assert step(x, False).tolist() == [1, 1]
+    assert state.count == len(state.log) == 1
 
 
 def test_a_trace_that_waits_for_another_threads_can_be_interrupted():

@@ -11,8 +11,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from calque.device.memory.cell import Cell, active, cell_of
-from calque.device.runtime.interrupts import settles
 from calque.errors import TraceError
+from calque.errors.handlers import settles
 from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
 from calque.jitting.assumed_values import AssumedValues

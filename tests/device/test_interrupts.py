@@ -31,10 +31,13 @@ import calque
 from calque.device.backend import backward_errors, torch_jax
 from calque.device.memory.cell import x64
 from calque.device.runtime import interrupts
+from calque.errors.handlers import settles
 from calque.interop import jax_programs
 from calque.interop.jax_programs import precision
+from calque.jitting import tracing
 from calque.program import call_serialization, traced_numbers
 from calque.state import Running, Snapshot
+from calque.tracing.symbolic import assignments, capture
 from calque.upstream.jax_internals import enable_x64
 from calque.upstream.torch_internals import (
     get_current_dispatch_mode_stack,
@@ -154,7 +157,7 @@ def test_nothing_in_what_the_guard_calls_looks_for_interrupts():
     assert not any("CALL" in one.opname.split("_")[0] for one in instructions)
 
 
-@interrupts.settles
+@settles
 def one_step(done: list[int], fail: bool = False) -> None:
     signal.raise_signal(SIGNAL)
     for number in range(30):
@@ -408,6 +411,84 @@ def test_an_interrupt_leaves_no_replaced_parameters_behind():
         assert all(members[name] is p for name, p in before.items()), (number, caught)
 
 
+@pytest.mark.parametrize("error", [ValueError, Interrupt])
+def test_an_interrupt_after_an_error_of_a_traced_function_does_not_keep_it_half_done(
+    error, monkeypatch
+):
+    """As when Ctrl-C is pressed twice: the second arrives while the first goes through calque."""
+    weight = nn.Parameter(torch.ones(2, device="jax"))
+    optimizer, state = torch.optim.Adam([weight]), SimpleNamespace(count=0, log=[])
+
+    @calque.jit
+    def step(x, fails):
+        state.count += 1
+        (weight * x).sum().backward()
+        optimizer.step()
+        state.log.append(weight.detach().sum())
+        if fails:
+            torch.set_grad_enabled(False)
+            raise error
+        return x * state.count
+
+    outside = tracing.without_values
+
+    def interrupted(*args):
+        _thread.interrupt_main(SIGNAL)
+        moment()
+        outside(*args)
+
+    x = torch.ones(2, device="jax")
+    for _ in range(2):
+        monkeypatch.setattr(tracing, "without_values", interrupted)
+        with pytest.raises(Interrupt):
+            step(x, True)
+        monkeypatch.undo()
+        assert torch.is_grad_enabled()
+        assert (state.count, state.log, weight.grad, len(optimizer.state)) == (0, [], None, 0)
+        assert weight.tolist() == [1, 1]
+    assert step(x, False).tolist() == [1, 1]
+    assert state.count == len(state.log) == 1
+
+
+class _Counting(nn.Module):
+    """Changes its state, and sends an interrupt that comes as soon as none has to wait."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self.fails, self.calls, self.last = fails, [], None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.append(1)
+        self.last = x * 2
+        torch.set_grad_enabled(False)
+        if self.fails:
+            raise ValueError
+        return x + 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("of", [capture.StateWatch, assignments.Assignments])
+def test_an_interrupt_after_a_traced_program_does_not_keep_what_it_has_changed(
+    fails, of, monkeypatch
+):
+    module = _Counting(fails)
+    name = "undo" if of is assignments.Assignments else "restore" if fails else "leave"
+    real = getattr(of, name)
+
+    def interrupted(*args):
+        _thread.interrupt_main(SIGNAL)
+        moment()
+        return real(*args)
+
+    monkeypatch.setattr(of, name, interrupted)
+    with pytest.raises((Interrupt, ValueError, calque.TraceError)) as found:
+        calque.trace(module, torch.ones(2))
+    seen = [found.value, found.value.__context__]
+    assert any(isinstance(one, Interrupt) for one in seen)
+    assert (module.calls, module.last) == ([], None)
+    assert torch.is_grad_enabled()
+
+
 def test_a_trace_that_waits_for_another_threads_can_be_interrupted():
     begun, end = threading.Event(), threading.Event()
 
@@ -561,7 +642,7 @@ def test_a_long_step_is_not_slowed_down_by_a_signal_that_waits():
             seen.append(1)
             return super().__call__
 
-    @interrupts.settles
+    @settles
     def step() -> None:
         [*map(operator.call, [sender("signal")])]
         for _ in range(20 * interrupts._AT_ONCE):
@@ -578,7 +659,7 @@ def test_a_long_step_is_not_slowed_down_by_a_signal_that_waits():
     assert interrupts._AT_ONCE < len(seen) < 10 * interrupts._AT_ONCE
 
 
-@interrupts.settles
+@settles
 def a_long_step(done: list[int]) -> None:
     [*map(operator.call, [sender("signal")])]
     for _ in range(3 * interrupts._AT_ONCE):
@@ -627,7 +708,7 @@ def test_signals_that_wait_together_take_turns(monkeypatch):
         within[0] -= 1
         return found
 
-    @interrupts.settles
+    @settles
     def step() -> None:
         [*map(operator.call, [sender("signal")])]
         for _ in range(20):

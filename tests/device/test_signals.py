@@ -11,7 +11,8 @@ import pytest
 
 import calque  # noqa: F401  (wraps the handlers)
 from calque.device.backend.signals import _get as wrapped
-from calque.device.runtime.interrupts import Handler, settles
+from calque.device.runtime.interrupts import Handler
+from calque.errors.handlers import settles
 from tests import new_process
 
 SIGNAL = signal.SIGUSR2

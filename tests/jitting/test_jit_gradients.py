@@ -1,5 +1,6 @@
 """Gradients in, out of and through jitted functions agree with eager PyTorch."""
 
+import contextlib
 import copy
 import warnings
 from collections.abc import MutableMapping
@@ -260,6 +261,78 @@ def test_gradients_that_depend_on_nothing_have_no_graph():
             first = torch.autograd.grad(fn(x), layer.weight, incoming, create_graph=True)[0]
             (second,) = torch.autograd.grad(first.sum(), incoming)
             assert second.shape == (4, 2)
+
+
+PASSED_ON = {
+    "a sum": lambda x, w, u: x + w,
+    "sums that share terms": lambda x, w, u: (w + u, u - w, w * 2),
+    "a view": lambda x, w, u: (w.view(-1), w.t()),
+    "a sum beside others": lambda x, w, u: (torch.tanh(u) + x, w + u),
+}
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_a_gradient_that_is_passed_on_unchanged_has_a_graph(name):
+    """The loss outside is not linear, so the gradient depends on the result, and thus on `w`."""
+    found = []
+    for device, jit in (("cpu", lambda fn: fn), ("jax", calque.jit)):
+        w, u, x = (torch.linspace(k, 2, 6, device=device).view(2, 3) for k in (-1, 0, 1))
+        w, u = nn.Parameter(w), nn.Parameter(u)
+        run = jit(lambda x, w=w, u=u: PASSED_ON[name](x, w, u))
+        for _ in range(2):
+            results = run(x)
+            results = results if isinstance(results, tuple) else (results,)
+            loss = sum(one.pow(3).sum() for one in results)
+            first = torch.autograd.grad(loss, w, create_graph=True)[0]
+            second = torch.autograd.grad(first.square().sum(), w, create_graph=True)[0]
+            second.sum().backward()
+        found.append([first.requires_grad, first.cpu(), second.cpu(), w.grad.cpu()])
+    torch.testing.assert_close(found[1], found[0])
+
+
+class _Free(torch.autograd.Function):
+    saves = False
+
+    @classmethod
+    def forward(cls, ctx, x):
+        if cls.saves:
+            ctx.save_for_backward(x)
+        return x.clone()
+
+    @classmethod
+    def backward(cls, ctx, gradient):
+        return gradient * 2 if not cls.saves else gradient * ctx.saved_tensors[0]
+
+
+class _Saving(_Free):
+    saves = True
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: x + w,
+        lambda x, w: w.t(),
+        lambda x, w: w * 2,
+        lambda x, w: w.exp(),
+        lambda x, w: (x + w) * 3 - w,
+        lambda x, w: _Free.apply(w),
+        lambda x, w: _Saving.apply(w),
+    ],
+)
+def test_a_second_backward_pass_raises_where_pytorch_has_freed_something(fn):
+    found = []
+    for device, jit in (("cpu", lambda fn: fn), ("jax", calque.jit)):
+        x, w = (torch.ones(2, 3, device=device) for _ in range(2))
+        w.requires_grad_()
+        run = jit(lambda x, w=w: fn(x, w))
+        for _ in range(2):
+            loss = run(x).sum()
+            loss.backward()
+            with contextlib.suppress(RuntimeError):
+                loss.backward()
+        found.append(w.grad.cpu())
+    torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])

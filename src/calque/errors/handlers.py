@@ -10,7 +10,29 @@ import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+SETTLING: dict[int, CodeType] = {}
+"""The code of functions that are one step, by id, because hashing a code object reads all of it."""
+
+
+def settles(function: _Function) -> _Function:
+    """Mark a function as one step: no signal handler runs before it returns.
+
+    A handler waits while a call of the function is anywhere on the main thread's stack, however
+    long this takes and however often the signal is sent. So the function must not call user code.
+    Calls cost nothing extra. Only handlers wait: an exception that another thread sets
+    (`PyThreadState_SetAsyncExc`) is still raised at the next instruction.
+
+    Args:
+        function: a Python function; decorators below this one are not unwrapped. For the generator
+            function of a context manager, entering and leaving the context are the steps.
+    """
+    code = function.__code__  # type: ignore[attr-defined]
+    SETTLING[id(code)] = code
+    return function
 
 
 def run_apart(

@@ -17,8 +17,8 @@ from calque.device.backend.printing import described_otherwise, refuse_read
 from calque.device.memory.cell import active
 from calque.device.memory.host_reads import UnservableCall
 from calque.device.runtime import threads
-from calque.device.runtime.interrupts import settles
 from calque.errors import tidy
+from calque.errors.handlers import settles
 from calque.jitting.argument_numbers import ArgumentNumbers
 from calque.jitting.assumed_values import AssumedValues
 from calque.jitting.copied_counts import CopiedCounts, Counts

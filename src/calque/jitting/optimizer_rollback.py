@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from calque.device.runtime.interrupts import settles, waits
+from calque.device.runtime.interrupts import waits
+from calque.errors.handlers import settles
 from calque.program.call_serialization import tracing
 from calque.state import MISSING
 

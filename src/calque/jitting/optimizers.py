@@ -27,9 +27,9 @@ from torch.optim.optimizer import (
 
 from calque.device.memory.cell import active, cell_of, read, write, x64
 from calque.device.memory.wrapping import wrap
-from calque.device.runtime.interrupts import settles
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
+from calque.errors.handlers import settles
 from calque.jitting.number_questions import asks_for_types
 from calque.jitting.numbers import is_number, is_pytorchs, learn, step_functions
 from calque.jitting.optimizer_numbers import Group, OptimizerNumbers

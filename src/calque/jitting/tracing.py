@@ -11,8 +11,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from calque.device.memory.cell import Cell, active, cell_of
-from calque.device.runtime.interrupts import settles
 from calque.errors import TraceError
+from calque.errors.handlers import settles
 from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
 from calque.jitting.assumed_values import AssumedValues
@@ -152,8 +152,7 @@ def _run(trace: "JitTrace", recording: TraceRecording, fn: Callable[..., Any], s
     assumptions = trace.assumptions
     try:
         recording.jaxpr, recording.inputs = trace.run(fn, spec)
-    except BaseException as error:
-        without_values(error, trace)
+    except BaseException as error:  # no signal handler may run before everything is restored
         refused = _refusal_of(trace, error, assumptions)
         if refused is not None:
             raise refused from error
@@ -171,6 +170,7 @@ def _refusal_of(
     trace: "JitTrace", error: BaseException, assumptions: AssumedValues | None
 ) -> TraceError | None:
     """Restore the state from before a failed trace; returns the error to raise instead."""
+    without_values(error, trace)
     refused = refusal(error, trace.modules)
     try:
         trace.rollback()

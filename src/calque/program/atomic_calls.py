@@ -17,7 +17,7 @@ from jax.errors import JaxRuntimeError
 from calque.device.memory import rng
 from calque.device.memory.cell import Cell
 from calque.device.runtime import threads
-from calque.device.runtime.interrupts import settles
+from calque.errors.handlers import settles
 from calque.program.call_serialization import Turn, set_array
 from calque.program.execution import Execution, cause_of
 

@@ -24,10 +24,11 @@ from calque.device.memory.host_reads import AssumesValues
 from calque.device.memory.moving_views import MovingViews
 from calque.device.memory.rng import pack
 from calque.device.runtime.dtypes import to_numpy
-from calque.device.runtime.interrupts import settles, tracing
+from calque.device.runtime.interrupts import tracing
 from calque.device.runtime.placement import placed, placement_of
 from calque.device.runtime.staged_calls import stage
 from calque.errors import TraceError, noting_refusals, unrepeatable
+from calque.errors.handlers import settles
 from calque.program.compile_flags import announced_as_compiling
 from calque.program.sources import CellSource, HostSource, RandomSource, Source
 from calque.upstream.jax_internals import eval_context

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from calque.device.runtime.interrupts import settles
+from calque.errors.handlers import settles
 from calque.program.number_comparisons import Comparisons
 from calque.program.number_errors import Place, unknown_value
 from calque.state.numbers import NUMBERS

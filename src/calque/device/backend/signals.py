@@ -26,7 +26,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from calque.device.runtime import interrupts
 from calque.device.runtime.imports import when_imported
-from calque.device.runtime.interrupts import Handler, settles
+from calque.device.runtime.interrupts import Handler
+from calque.errors.handlers import settles
 from calque.upstream.jax_internals import config, core, source_info_util
 from calque.upstream.torch_internals import (
     SymNode,

@@ -25,10 +25,10 @@ from calque.device.memory.moving_views import MovingViews, is_moving
 from calque.device.runtime import sizes
 from calque.device.runtime.dtypes import TO_NUMPY
 from calque.device.runtime.in_flight import settled
-from calque.device.runtime.interrupts import settles
 from calque.device.runtime.placement import beside, kept, spread
 from calque.device.runtime.threads import Presence
 from calque.errors import UnsupportedOpError, at_user_line
+from calque.errors.handlers import settles
 from calque.upstream.jax_internals import enable_x64 as _enable_x64
 from calque.upstream.python_internals import entered_unseen
 

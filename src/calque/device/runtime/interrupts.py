@@ -45,7 +45,7 @@ from weakref import finalize, ref
 import jax
 import torch
 
-from calque.errors.handlers import run_apart
+from calque.errors.handlers import SETTLING, run_apart
 from calque.upstream.python_internals import entered_unseen, importer, is_calling
 from calque.upstream.torch_internals import is_guard
 
@@ -78,25 +78,7 @@ _FIRST = 3  # arguments to check: `self`, the queried operator, and its tensor
 
 _waiting_contexts: set[int] = set()
 _questions: set[int] = set()
-_settling: dict[int, CodeType] = {}  # by id, because hashing a code object reads all of it
 _generated: dict[int, ref[CodeType]] = {}
-
-
-def settles(function: _Function) -> _Function:
-    """Mark a function as one step: no signal handler runs before it returns.
-
-    A handler waits while a call of the function is anywhere on the main thread's stack, however
-    long this takes and however often the signal is sent. So the function must not call user code.
-    Calls cost nothing extra. Only handlers wait: an exception that another thread sets
-    (`PyThreadState_SetAsyncExc`) is still raised at the next instruction.
-
-    Args:
-        function: a Python function; decorators below this one are not unwrapped. For the generator
-            function of a context manager, entering and leaving the context are the steps.
-    """
-    code = function.__code__  # type: ignore[attr-defined]
-    _settling[id(code)] = code
-    return function
 
 
 def waits(function: _Function) -> _Function:
@@ -189,7 +171,7 @@ def _has_to_wait(frame: FrameType | None) -> bool:
 def _waited_for(frame: FrameType | None) -> Iterator[FrameType]:
     """Yields the frames on whose account a handler must wait, from the innermost outwards."""
     callbacks = {id(getattr(call, "__code__", None)) for call in gc.callbacks}
-    waiting = _settling.keys() | _generated.keys() | callbacks
+    waiting = SETTLING.keys() | _generated.keys() | callbacks
     within: int | None = None  # the code that the frame has called
     while frame is not None:
         if (

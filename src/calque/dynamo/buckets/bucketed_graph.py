@@ -15,7 +15,6 @@ from torch import fx
 
 from calque.device.memory import rng
 from calque.device.memory.cell import cell_of, read, write, x64
-from calque.device.runtime.interrupts import settles
 from calque.dynamo.buckets import transfers
 from calque.dynamo.buckets.options import Buckets, number
 from calque.dynamo.buckets.padding import Padded, Sizes, Unpaddable, run
@@ -28,6 +27,7 @@ from calque.dynamo.buckets.symbolic_shapes import (
 )
 from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.graph import CompiledGraph
+from calque.errors.handlers import settles
 from calque.program.call_serialization import Turn
 from calque.program.compiler_options import schedule
 from calque.program.direct_call import compile_checked, direct

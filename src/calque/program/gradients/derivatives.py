@@ -72,6 +72,8 @@ def derive(
                 create_graph=True,
                 allow_unused=True,
             )
+            # An incoming gradient that is passed on is a leaf, and needs a node of its own.
+            found = [g.clone() if any(g is one for one in incoming) else g for g in found]
         rows = [(e.edge, g) for e, g in zip(ends, found, strict=True) if g is not None]
         inputs: dict[Edge, int] = {}
         for index, (edge, _) in enumerate(rows):

@@ -19,7 +19,7 @@ from calque.device.memory.cell import read
 from calque.device.memory.wrapping import wrap
 from calque.errors import CalqueError
 from calque.program.gradients.escaping_tensors import Blank, Carried, Carrier
-from calque.program.gradients.freed import freed
+from calque.program.gradients.freed import freed, saves
 from calque.program.gradients.graph_boundary import (
     Border,
     Edge,
@@ -51,6 +51,7 @@ class TracedPart:
         order: the receivers with hooks, by index, in the order in which the hooks run; empty if
             it is any.
         whole: what is to be said where only some of the results go backward; empty if any may.
+        saves: whether PyTorch's graph saves values, which its backward pass frees.
     """
 
     def __init__(self, number: int, results: list[int]) -> None:
@@ -62,6 +63,7 @@ class TracedPart:
         self.gradients: list[Array] = []
         self.watched: list[Description] = []
         self.order: list[int] = []
+        self.saves: bool = False
 
     def receive(
         self, ends: "list[SegmentEnd]", found: Sequence[Tensor | None]
@@ -147,6 +149,8 @@ def trace_backward(
                     edges = [end.edge for end in ends]
                     found = _gradients(lifting, tensors, slots, edges, backward.errors)
                 part = TracedPart(number, [slot for slot in slots if slot not in backward.errors])
+                starts = [tensors[slot].grad_fn for slot in part.results]
+                part.saves = any(saves(start, goals, segment.ends) for start in starts)
                 places = part.receive(ends, found)
                 if len(hooked) > 1:
                     nodes = (hooked[index] for index in dict.fromkeys(arrived))

@@ -6,7 +6,7 @@ first node without saved values.
 """
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from torch.autograd.function import BackwardCFunction
@@ -24,6 +24,16 @@ def freed(start: Any, goals: Collection[Edge], stops: Collection[Edge]) -> str |
         goals: the edges whose gradients are needed; only nodes on the way to them count.
         stops: all edges where the graph ends.
     """
+    return next((said for node in _nodes(start, goals, stops) if (said := _freed_node(node))), None)
+
+
+def saves(start: Any, goals: Collection[Edge], stops: Collection[Edge]) -> bool:
+    """Returns True if a graph, which was not freed, has saved values (see `freed`)."""
+    return any(map(_has_saved, _nodes(start, goals, stops)))
+
+
+def _nodes(start: Any, goals: Collection[Edge], stops: Collection[Edge]) -> Iterator[Any]:
+    """Yields the nodes from a start on the way to goals."""
     reaching: dict[Any, bool] = {}
     rest = [(start, False)]
     while rest:
@@ -37,9 +47,15 @@ def freed(start: Any, goals: Collection[Edge], stops: Collection[Edge]) -> str |
             rest += [(one, False) for one, number in edges if (one, number) not in stops]
         elif any(e in goals or (e not in stops and reaching[e[0]]) for e in edges):
             reaching[node] = True
-            if (said := _freed_node(node)) is not None:
-                return said
-    return None
+            yield node
+
+
+def _has_saved(node: object) -> bool:
+    for name in _saved_by(type(node)):
+        raw = getattr(node, name)
+        if any(one.data is not None for one in (raw if isinstance(raw, list | tuple) else (raw,))):
+            return True
+    return False
 
 
 def _freed_node(node: object) -> str | None:

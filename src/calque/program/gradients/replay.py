@@ -114,6 +114,7 @@ class ReplayNode:
         self._watched = part.watched
         self._by = part.by
         self.forms = forms
+        self.saves: bool = part.saves
 
     def carry(self, outputs: Outputs, residuals: list[Array], origin: Any) -> None:
         """Attach the graph to its tensors."""
@@ -192,6 +193,8 @@ class NodeCall:
         return tuple(results)
 
     def _found(self, ctx: Any) -> KeptValues:
+        if self._kept is not None and not self._node.saves:  # so nothing can have been freed
+            return self._kept
         saved = ctx.saved_tensors
         if self._is_seen:
             return KeptValues([read(tensor) for tensor in saved], [], None)

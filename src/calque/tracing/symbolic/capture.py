@@ -10,7 +10,7 @@ import torch
 from torch.fx.graph import Graph
 from torch.fx.node import Node, map_arg
 
-from calque.errors.handlers import is_of_handler
+from calque.errors.handlers import is_of_handler, settles
 from calque.state import unwatched
 from calque.state.ownership import Owner
 from calque.tracing.abstract.interning import are_without_data_alike
@@ -130,30 +130,17 @@ class Capture:
         self._watched.append((watch, tracer))
         tracer.modules, tracer.outside = watch.modules, watch.known
         error: Exception | None = None
-        gradients = torch.is_grad_enabled()
+        gradients = torch.is_grad_enabled()  # the graph sets the mode
         try:
             with watch.running():
                 unwatched(tracer.trace)(self._root, self._concrete)
-        except Exception as raised:
-            error = _failed_assertion(raised, path) or raised
-            if is_of_handler(raised):
-                tracer.assignments.undo()
-                watch.restore()
+        except BaseException as raised:  # no signal handler may run before everything is restored
+            error = _caught(raised, path, tracer, watch, gradients)
+            if error is None:
+                if isinstance(raised, Exception) and not is_of_handler(raised):
+                    self._explain(raised, path)
                 raise
-            if error is raised and not is_deliberate(raised):
-                tracer.assignments.undo()
-                watch.restore()
-                self._explain(raised, path)
-                raise
-        except BaseException:  # an interrupt may leave a cache inconsistent
-            forget()
-            tracer.assignments.undo()
-            watch.restore()
-            raise
-        finally:
-            torch_c.set_grad_enabled(gradients)  # the graph sets the mode
-        left = tracer.assignments.undo()
-        left += watch.leave(tracer.member_of)
+        left = _taken_back(tracer, watch, gradients)
         self.tracer.assumed.update(tracer.assumed)
         run = ProxyRun(tracer, path, error)
         run.left, run.watch = left, watch
@@ -306,6 +293,36 @@ class Capture:
         tracer.node_name_to_scope = {new: scopes[old] for new, old in scoped.items()}
         tracer.assumed.insert_checks(graph)
         return graph
+
+
+@settles
+def _caught(
+    raised: BaseException,
+    path: ProgramPath,
+    tracer: "SymbolicTracer",
+    watch: StateWatch,
+    gradients: bool,
+) -> Exception | None:
+    """Returns the error with which the program ends on a path; or restores its state, and returns
+    None, if the trace fails.
+    """
+    torch_c.set_grad_enabled(gradients)
+    if not isinstance(raised, Exception):
+        forget()  # an interrupt may leave a cache inconsistent
+    elif not is_of_handler(raised):
+        error = _failed_assertion(raised, path)
+        if error is not None or is_deliberate(raised):
+            return error or raised
+    tracer.assignments.undo()
+    watch.restore()
+    return None
+
+
+@settles
+def _taken_back(tracer: "SymbolicTracer", watch: StateWatch, gradients: bool) -> list[Change]:
+    """Undo the changes that a run has made to the state; returns them."""
+    torch_c.set_grad_enabled(gradients)
+    return tracer.assignments.undo() + watch.leave(tracer.member_of)
 
 
 def _failed_assertion(error: Exception, path: ProgramPath) -> AssertionError | None:

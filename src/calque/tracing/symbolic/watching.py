@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from calque.errors.handlers import settles
 from calque.state import MISSING, Row, Running, same_value
 from calque.state.impure_builtins import NAMES
 from calque.state.names import names_of
@@ -196,6 +197,7 @@ class StateWatch:
         for held in (self._snapshot.rows, self._snapshot.known, self._snapshot.modules):
             held.clear()
 
+    @settles
     def restore(self) -> None:
         """Undo the changes."""
         self._forget_patches()

@@ -177,6 +177,8 @@ class Describer:
         """Describes a value that is not a tensor on the device."""
         if id(value) in self._arguments:
             return self._argument(self._arguments[id(value)])
+        if is_on_host(value) and self.lifting.host_computations is not None:
+            self.lifting.host_computations.keep(value)
         if isinstance(value, torch.Tensor) and not self._is_host_born(value):
             return self._host.made_otherwise(value) if self._is_new(value) else Existing(value)
         if isinstance(value, np.ndarray):

@@ -238,7 +238,7 @@ class JitTrace:
         self.state.snapshot.on_tensor = self._on_visited
         outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
         self.host_tensor_mode: HostTensorMode = HostTensorMode(
-            self.lifting, self._on_tensor, self._on_operator, outside
+            self.lifting, self._on_tensor, self._on_operator, outside, leaves
         )
         self.optimizer_tracing.on_count = self.host_tensor_mode.see
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
@@ -376,6 +376,8 @@ class JitTrace:
         recording.call_guards = guards_of_calls(
             self.leaves, self.host_tensor_mode.values(), self.apart, recording, pinned_hosts
         )
+        if (guard := self.host_tensor_mode.computations.guard()) is not None:
+            recording.call_guards.append(guard)
 
     def _guard_of(self, optimizers: list[Optimizer]) -> OptimizerGuard:
         tracing = self.optimizer_tracing
@@ -391,6 +393,8 @@ class JitTrace:
         finder = SourceFinder(self.leaves, self.arguments, own_hosts)
         for one in self.recording.inputs:
             finder.find(one, names or {}, self.reach.names)
+        for index in self.host_tensor_mode.computations.arguments:
+            finder.pin(index, self.leaves[index])
         return finder.pinned_hosts
 
     def forget(self) -> None:

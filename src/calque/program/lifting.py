@@ -8,7 +8,7 @@ trace changes no tensors.
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -70,6 +70,17 @@ class Input:
         return jax.core.ShapedArray(self.shape, self.dtype, weak_type=self.weak)
 
 
+class ComputesHosts(Protocol):
+    """The CPU tensors that each call computes from others."""
+
+    def source(self, tensor: torch.Tensor) -> Source | None:
+        """Returns the source of one that goes to the device; None for other tensors."""
+        ...
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        """Have what a tensor is computed from compared, if it leaves the function."""
+
+
 class Lifting:
     """The state as seen by one trace; implements `device.memory.cell.Trace`."""
 
@@ -99,6 +110,7 @@ class Lifting:
         self.seen_apart: Callable[[], AbstractContextManager[None]] = nullcontext
         self.on_write: Callable[[Cell, Array], None] | None = None
         self.on_host_input: Callable[[torch.Tensor], None] | None = None
+        self.host_computations: ComputesHosts | None = None
 
     # The cells ------------------------------------------------------------------------------------
 
@@ -170,13 +182,15 @@ class Lifting:
         """
         if id(tensor) in self.host_born:
             return self._host_constant(tensor)
-        if self.on_host_input is not None:
+        source = None if self.host_computations is None else self.host_computations.source(tensor)
+        if source is None and self.on_host_input is not None:
             self.on_host_input(tensor)
-        known = self.host_slots.get(id(tensor))
+        key = id(tensor if source is None else source)
+        known = self.host_slots.get(key)
         if known is None:
             dtype = to_numpy(tensor.dtype)
-            known = self.new_input(HostSource(tensor), tensor.shape, dtype)
-            self.host_slots[id(tensor)] = known
+            known = self.new_input(source or HostSource(tensor), tensor.shape, dtype)
+            self.host_slots[key] = known
         return known
 
     def forget_moved(self) -> None:

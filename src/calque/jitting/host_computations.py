@@ -6,10 +6,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from calque.jitting.guards import CallGuard
 from calque.jitting.host_formulas import (
+    LARGEST_GUARD,
     Argument,
     Computed,
     Formula,
+    Guarded,
     HostFormulaGuard,
     HostFormulaSource,
     Own,
@@ -54,6 +57,7 @@ class _Made(NamedTuple):
     tensor: Tensor
     formula: Formula
     together: int
+    storage: torch.UntypedStorage  # so that its identifier stays unique
 
 
 class HostComputations:
@@ -86,9 +90,10 @@ class HostComputations:
         self._made: dict[int, list[_Made]] = {}
         self._roots: dict[int, dict[int, Tensor]] = {}
         self._used: set[int] = set()
+        self._empty: set[int] = set()
         self._kept: list[Any] = []  # so that ids stay unique
         self._count = self._numbers = 0
-        self._guarded: dict[int, tuple[Formula, Place]] = {}
+        self._guarded: dict[int, Guarded] = {}
         self._sources: dict[int, HostFormulaSource] = {}
 
     def has(self, tensor: Tensor) -> bool:
@@ -103,7 +108,7 @@ class HostComputations:
         index = self._indexes.get(id(tensor))
         if index is not None:
             return self._root(Argument(index), tensor)
-        made = self._made.get(memory_of(tensor), ())
+        made = self._made.get(memory_of(tensor), [])
         for one in reversed(made):
             if one.tensor.dtype == tensor.dtype and tensor.is_set_to(one.tensor):
                 self._used.add(one.together)
@@ -140,8 +145,10 @@ class HostComputations:
             self._guard(formula, tensor)
         return self._sources[id(formula)]
 
-    def _guard(self, formula: Formula, tensor: Tensor) -> None:
-        self._guarded[id(formula)] = formula, place_of(tensor)
+    def _guard(self, formula: Formula, tensor: Tensor, value: Tensor | None = None) -> None:
+        known = self._guarded.get(id(formula))
+        value = known.value if value is None and known is not None else value
+        self._guarded[id(formula)] = Guarded(formula, place_of(tensor), value)
         roots = self._roots.get(id(formula), {})
         self.arguments.update(self._indexes[key] for key in roots if key in self._indexes)
 
@@ -172,7 +179,8 @@ class HostComputations:
         if not any(isinstance(one, Formula) and self._varies(one) for one in operands):
             return None
         plain = [one.node.compute() if type(one) is TracedFloat else one for one in leaves]
-        return Pending(func, operands, spec, *pytree.tree_unflatten(plain, spec), written)
+        args, kwargs = pytree.tree_unflatten(plain, spec)
+        return Pending(func, operands, spec, args, kwargs, written)
 
     def _varies(self, formula: Formula) -> bool:
         return isinstance(formula, Traced) or bool(self._roots.get(id(formula)))
@@ -215,12 +223,15 @@ class HostComputations:
         if written is not None:
             self._forget(args[0])
             items, single = [args[0]], True
+        if "empty" in str(func):  # its values mean nothing
+            self._empty.add(self._count)
         known = [one for one in operands if isinstance(one, Formula)]
         sized = not isinstance(func, OpOverload) or torch.Tag.dynamic_output_shape in func.tags
         for index, one in enumerate(items):
             formula = Computed(func, operands, spec, None if single else index, written)
             self._kept_alive(formula, *known)
-            self._made.setdefault(memory_of(one), []).append(_Made(one, formula, self._count))
+            made = _Made(one, formula, self._count, one.untyped_storage())
+            self._made.setdefault(memory_of(one), []).append(made)
             if sized:
                 self._guard(formula, one)
         return True
@@ -239,15 +250,15 @@ class HostComputations:
         """
         if not _is_plain(tensor) or tensor.requires_grad or self._count >= _MOST:
             return None
-        formula = self._operand(tensor)
-        if formula is None:
-            return None
-        spec = pytree.tree_flatten(((tensor, 0), {}))[1]
-        try:
-            with without_modes():
+        with without_modes():
+            formula = self._operand(tensor)
+            if formula is None:
+                return None
+            try:
                 result = _part(tensor, index())
-        except Exception:  # which the function raises, with the number itself
-            return None
+            except Exception:  # which the function raises, with the number itself
+                return None
+        spec = pytree.tree_flatten(((tensor, 0), {}))[1]
         traced = self._traced(index, nodes)
         pending = Pending(_part, [formula, traced], spec, (tensor,), {})
         return result if self.add(pending, result) else None
@@ -256,14 +267,26 @@ class HostComputations:
 
     def compare(self, pending: Pending) -> None:
         """Compare the values of an operator's arguments."""
-        for one in pending.operands:
-            if isinstance(one, Formula):
-                self._compare(one)
+        leaves = pytree.tree_leaves((pending.args, pending.kwargs))
+        for one, value in zip(pending.operands, leaves, strict=True):
+            if isinstance(one, Traced):
+                for node in one.nodes:
+                    node.pin()
+            elif isinstance(one, Computed | Part):
+                self._compare(one, value)
 
-    def _compare(self, formula: Formula) -> None:
-        self.compared.update(self._roots.get(id(formula), {}))
-        for node in (node for node in _nodes_of(formula)):
-            node.pin()
+    def _compare(self, formula: Formula, tensor: Tensor) -> None:
+        """Compare the values of a tensor in each call; if there are many, those from which it is
+        computed.
+        """
+        if tensor.numel() > LARGEST_GUARD:
+            self.compared.update(self._roots.get(id(formula), {}))
+            for node in _nodes_of(formula):
+                node.pin()
+            return
+        with without_modes():
+            value = tensor.detach().clone()
+        self._guard(formula, tensor, value)
 
     def is_computed(self, tensor: Tensor) -> bool:
         """Returns True if a tensor, or one over its memory, is the result of an operator."""
@@ -276,7 +299,8 @@ class HostComputations:
         if memory in self._outside:
             made = [one for one in made if place_of(one.tensor) == place_of(tensor)] or made
         for one in made:
-            self._compare(one.formula)
+            if one.together not in self._empty:
+                self._compare(one.formula, one.tensor)
             self._used.add(one.together)
         if memory not in self._outside:
             self._kept.append(self._made.pop(memory, None))
@@ -298,15 +322,12 @@ class HostComputations:
         """
         for memory, made in list(self._made.items()):
             for one in made if memory not in self._outside else ():
-                if one.together not in self._used:
-                    self._compare(one.formula)
+                if one.together not in self._used | self._empty:
+                    self._compare(one.formula, one.tensor)
 
-    def guard(self) -> HostFormulaGuard | None:
-        """Returns the guard of what is computed."""
-        found = list(self._guarded.values())
-        if not found:
-            return None
-        return HostFormulaGuard([one for one, _ in found], [form for _, form in found])
+    def guards(self) -> list[CallGuard]:
+        """Returns the guard of what is computed, if anything is."""
+        return [HostFormulaGuard(list(self._guarded.values()))] if self._guarded else []
 
 
 def _part(tensor: Tensor, index: Any) -> Tensor:

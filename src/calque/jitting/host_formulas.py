@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from calque.device.memory.host import host_array
-from calque.jitting.host_values import without_modes
+from calque.jitting.host_values import has_same_bits, without_modes
+from calque.jitting.retraces import ON_CPU
 from calque.program.sources import OnHost
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import pytree
@@ -202,18 +203,38 @@ class HostFormulaSource(OnHost):
         return host_array(value)
 
 
-class HostFormulaGuard:
-    """Guards that a call can compute its inputs from CPU tensors, with the same shapes.
+class Guarded(NamedTuple):
+    """What must be the same in each call.
 
-    Args:
-        formulas: computes them.
-        forms: their shapes, strides and dtypes.
+    Attributes:
+        formula: computes a tensor.
+        place: its shape, strides and dtype.
+        value: its values; None if they may differ.
     """
 
-    guarded = "computations on the CPU"
+    formula: Formula
+    place: Place
+    value: Tensor | None
 
-    def __init__(self, formulas: list[Formula], forms: list[Place]) -> None:
-        self._formulas, self._forms = formulas, forms
+    def holds(self, found: Tensor) -> bool:
+        """Returns True if a tensor is the same."""
+        same = place_of(found)[1:] == self.place[1:]
+        return same and (self.value is None or has_same_bits(found, self.value))
+
+
+class HostFormulaGuard:
+    """Guards that a call can compute on the CPU what the function does, with the same shapes, and
+    the same values where code has read them.
+
+    Args:
+        rows: what is computed.
+    """
+
+    def __init__(self, rows: list[Guarded]) -> None:
+        self._rows = rows
+        read = any(row.value is not None for row in rows)
+        self.guarded: str = ON_CPU if read else "computations on the CPU"
+        self._formulas = [row.formula for row in rows]
 
     def holds_for(self, leaves: list[Any], given: object) -> bool:
         """Returns True if they can be computed; they are kept for the call's inputs."""
@@ -221,7 +242,7 @@ class HostFormulaGuard:
             found = _evaluated(self._formulas, leaves)
         except Exception:  # which the function raises, when it is traced again
             return False
-        if [place_of(one)[1:] for one in found] != [one[1:] for one in self._forms]:
+        if not all(row.holds(one) for row, one in zip(self._rows, found, strict=True)):
             return False
         _computing.values = dict(zip(self._formulas, found, strict=True))
         _computing.leaves = tuple(map(id, leaves))
@@ -229,4 +250,7 @@ class HostFormulaGuard:
 
     def why(self) -> str:
         """Returns what differs."""
-        return "what the function computes on the CPU has another shape, or raises"
+        return (
+            "what the function computes with CPU tensors has other values or shapes, or raises; "
+            "move them to 'jax'"
+        )

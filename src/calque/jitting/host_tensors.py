@@ -5,7 +5,7 @@ input, a computation with it on the CPU becomes a guard on its value, and a writ
 because the program could not repeat it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -74,6 +74,7 @@ class HostTensorMode(DispatchMode):
         on_operator: called before each operator, with the operator, its arguments and its keywords.
         outside: the tensors that differ in each call, by id, which must not be used as handles.
         leaves: the arguments, some of which may be CPU tensors.
+        own: the tensors of the state, by id.
 
     Attributes:
         handles: for each cell from outside, a tensor over it.
@@ -90,6 +91,7 @@ class HostTensorMode(DispatchMode):
         on_operator: Callable[[Any, Any, Any], None],
         outside: dict[int, torch.Tensor],
         leaves: Sequence[Any] = (),
+        own: Mapping[int, torch.Tensor] = {},
     ) -> None:
         super().__init__()
         self.lifting = lifting
@@ -101,7 +103,7 @@ class HostTensorMode(DispatchMode):
         self.taken: dict[tuple[int, int], tuple[torch.Tensor, Any]] = {}
         self._origins: dict[int, Any] = {}
         born = lifting.host_born, lifting.host_memory
-        self.computations: HostComputations = HostComputations(leaves, outside, *born)
+        self.computations: HostComputations = HostComputations(leaves, own, *born)
         self._around: HostTensorMode | None = None
         lifting.host_computations = self.computations
         lifting.on_host_input = partial(_take, self.taken)  # which does not refer to this object

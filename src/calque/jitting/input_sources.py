@@ -58,6 +58,16 @@ class SourceFinder:
         whole = one.shape == self._leaves[index].shape
         return ArgumentSource(index) if whole else UnrepeatedSource(index)
 
+    def pinned(self, computed_with: Iterable[int]) -> list[tuple[int, torch.Tensor]]:
+        """Returns the CPU tensors that are both arguments and state, with their index.
+
+        Args:
+            computed_with: the indexes of the arguments with which calls compute on the CPU.
+        """
+        for index in computed_with:
+            self.pin(index, self._leaves[index])
+        return self.pinned_hosts
+
     def pin(self, index: int, leaf: torch.Tensor) -> bool:
         """Record a CPU tensor among the arguments, if it is part of the state; returns whether it
         is.

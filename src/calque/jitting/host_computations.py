@@ -88,9 +88,11 @@ class HostComputations:
         self.compared: dict[int, Tensor] = {}
         self.arguments: set[int] = set()
         self._made: dict[int, list[_Made]] = {}
-        self._roots: dict[int, dict[int, Tensor]] = {}
+        self._roots: dict[int, dict[int, Any]] = {}
         self._used: set[int] = set()
         self._empty: set[int] = set()
+        self._shared: set[int] = set()
+        self._refuse: Callable[[], Any] = lambda: None
         self._kept: list[Any] = []  # so that ids stay unique
         self._count = self._numbers = 0
         self._guarded: dict[int, Guarded] = {}
@@ -121,7 +123,7 @@ class HostComputations:
             return self._root(Own(tensor), tensor)
         return None
 
-    def _root(self, formula: Formula, tensor: Tensor) -> Formula:
+    def _root(self, formula: Formula, tensor: Any) -> Formula:
         self._kept.append(formula)
         self._roots[id(formula)] = {id(tensor): tensor}
         return formula
@@ -168,6 +170,10 @@ class HostComputations:
             return None
         if not all(_is_operand(one) for one in leaves):
             return None
+        if self._shared and func._schema.is_mutable:
+            written = [x for x in (leaves[0], *kwargs.values()) if isinstance(x, Tensor)]
+            if not self._shared.isdisjoint(map(memory_of, written)):
+                self._refuse()
         written = None
         if func._schema.is_mutable:
             if not self._writes_to(func, leaves[0]):
@@ -226,7 +232,8 @@ class HostComputations:
         if "empty" in str(func):  # its values mean nothing
             self._empty.add(self._count)
         known = [one for one in operands if isinstance(one, Formula)]
-        sized = not isinstance(func, OpOverload) or torch.Tag.dynamic_output_shape in func.tags
+        tags = func.tags if isinstance(func, OpOverload) else ()
+        sized = func is _part or torch.Tag.dynamic_output_shape in tags
         for index, one in enumerate(items):
             formula = Computed(func, operands, spec, None if single else index, written)
             self._kept_alive(formula, *known)
@@ -280,6 +287,8 @@ class HostComputations:
         computed.
         """
         if tensor.numel() > LARGEST_GUARD:
+            if not all(isinstance(x, Tensor) for x in self._roots.get(id(formula), {}).values()):
+                self._refuse()
             self.compared.update(self._roots.get(id(formula), {}))
             for node in _nodes_of(formula):
                 node.pin()

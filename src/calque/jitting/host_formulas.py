@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,6 +124,25 @@ class Part(Formula):
 
     def value(self, leaves: Sequence[Any], known: Known) -> Any:
         return self.place.of(self.whole.value(leaves, known).untyped_storage())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedArray(Formula):
+    """An array of NumPy that is the same in each call."""
+
+    array: np.ndarray
+
+    @property
+    def key(self) -> Any:
+        return "array", self.array.dtype.str, self.array.shape, self.array.tobytes()
+
+    def value(self, leaves: Sequence[Any], known: Known) -> Any:
+        return self.array
+
+
+def form_of_array(array: np.ndarray) -> Tensor:
+    """Returns the type, shape and strides of an array, as numbers."""
+    return torch.tensor([array.dtype.num, array.ndim, *array.shape, *array.strides])
 
 
 class Place(NamedTuple):

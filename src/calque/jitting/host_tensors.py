@@ -19,7 +19,8 @@ from calque.device.kernels.views import changes_geometry
 from calque.device.memory.cell import Cell, refuse_nested
 from calque.errors import TraceError, unrepeatable
 from calque.errors.frames import user_origin
-from calque.jitting.host_computations import HostComputations, Pending
+from calque.jitting.array_computations import ArrayComputations
+from calque.jitting.host_computations import Pending
 from calque.jitting.host_formulas import LARGEST_GUARD
 from calque.jitting.host_values import checksum_of, has_same_bits, without_modes
 from calque.jitting.kept_geometry import described, regeometry, same_geometry
@@ -103,7 +104,7 @@ class HostTensorMode(DispatchMode):
         self.taken: dict[tuple[int, int], tuple[torch.Tensor, Any]] = {}
         self._origins: dict[int, Any] = {}
         born = lifting.host_born, lifting.host_memory
-        self.computations: HostComputations = HostComputations(leaves, own, *born)
+        self.computations: ArrayComputations = ArrayComputations(leaves, own, *born)
         self._around: HostTensorMode | None = None
         lifting.host_computations = self.computations
         lifting.on_host_input = partial(_take, self.taken)  # which does not refer to this object

@@ -37,4 +37,5 @@ def has_same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8)
+    flat = plain.reshape(-1)
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)  # of one element, any stride

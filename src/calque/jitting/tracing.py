@@ -140,7 +140,7 @@ def _traced(
     trace.state.numbers.kept_plain = kept_plain
     trace.state.counts = trace.state.counts if counts is None else counts
     trace.variables = VariableNumbers(trace.lifting, trace.state.counts, numbers, kept_plain)
-    trace.variables.give(trace.stand_ins)
+    trace.variables.give(trace.stand_ins, trace.state.snapshot)
     trace.optimizer_tracing.reads_tensors = OF_TENSORS not in kept_plain
     try:
         _run(trace, recording, fn, spec)

@@ -8,7 +8,7 @@ trace changes no tensors.
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -70,17 +70,6 @@ class Input:
         return jax.core.ShapedArray(self.shape, self.dtype, weak_type=self.weak)
 
 
-class ComputesHosts(Protocol):
-    """The CPU tensors that each call computes from others."""
-
-    def source(self, tensor: torch.Tensor) -> Source | None:
-        """Returns the source of one that goes to the device; None for other tensors."""
-        ...
-
-    def keep(self, tensor: torch.Tensor) -> None:
-        """Have what a tensor is computed from compared, if it leaves the function."""
-
-
 class Lifting:
     """The state as seen by one trace; implements `device.memory.cell.Trace`."""
 
@@ -110,7 +99,7 @@ class Lifting:
         self.seen_apart: Callable[[], AbstractContextManager[None]] = nullcontext
         self.on_write: Callable[[Cell, Array], None] | None = None
         self.on_host_input: Callable[[torch.Tensor], None] | None = None
-        self.host_computations: ComputesHosts | None = None
+        self.host_computations: Any = None
 
     # The cells ------------------------------------------------------------------------------------
 

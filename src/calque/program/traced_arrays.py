@@ -19,9 +19,10 @@ from calque.upstream.torch_internals import pytree
 
 _PLAIN = frozenset((int, float, complex, bool, str, type(None), type(...)))
 _SHAPES = ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides")
-_METHODS = ("astype", "reshape", "transpose", "copy", "squeeze", "flatten", "ravel", "swapaxes")
-_METHODS += ("clip", "repeat", "take", "round", "sum", "mean", "std", "var", "max", "min", "prod")
-_METHODS += ("argmax", "argmin", "argsort", "cumsum", "all", "any", "dot", "diagonal")
+_METHODS = frozenset(
+    name for name, one in vars(np.ndarray).items() if callable(one) and not name.startswith("_")
+)
+"""Those that write to the array raise, because it is read-only in the trace."""
 _MAKING = (np.array, np.asarray, np.ascontiguousarray)
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 from torch.nn import Module
 
 from calque.jitting.copied_counts import Counts
@@ -47,8 +48,9 @@ class ArgumentNumbers:
         """Returns the parts of a signature, without the numbers that differ between calls."""
         places = self._places.get(spec, ()) if self._places else ()
         for index in places:
-            if type(keys[index]) is tuple and keys[index][0] in NUMBERS:
-                keys[index] = Varying(keys[index])
+            key = keys[index]
+            if type(key) is tuple and key[0] in _VARYING:
+                keys[index] = Varying(key if key[0] in NUMBERS else (*key[:-1], b""))
         return keys
 
     def learn(self, known: Sequence[Any], key: Any) -> None:
@@ -62,15 +64,12 @@ class ArgumentNumbers:
             GivenNumberNeeded: there are new ones, without which the signature is another.
         """
         spec = key[0]
-        like = (one for one in reversed(known) if one[0] == spec)
-        last = next((one for one in like if type(one[0]) is type(spec)), None)
-        if last is None:
-            return
+        like = [one for one in reversed(known) if one[0] == spec and type(one[0]) is type(spec)]
         found = [
             index
-            for index, (before, now) in enumerate(zip(last[3:], key[3:]))
-            if type(before) is type(now) is tuple and before != now
-            if before[0] is now[0] and now[0] in NUMBERS and (spec, index) not in self._refused
+            for index, now in enumerate(key[3:])
+            if type(now) is tuple and now[0] in _VARYING and (spec, index) not in self._refused
+            if any(_varies(one[3 + index], now) for one in like[: 1 if now[0] in NUMBERS else None])
         ]
         names = dict(_names(self._fn, spec, len(key) - 3)) if found else {}
         new = {index: names[index] for index in found if names.get(index)}
@@ -82,14 +81,15 @@ class ArgumentNumbers:
         """Make the numbers of a call those that programs read."""
         if self._places:
             places = self._places.get(spec, ())
-            self._given.numbers.update((i, leaves[i]) for i in places if type(leaves[i]) in NUMBERS)
+            found = ((i, leaves[i]) for i in places if type(leaves[i]) in _VARYING)
+            self._given.numbers.update(found)
 
     def variables(self, spec: Any, leaves: list[Any]) -> tuple[Variable, ...]:
         """Returns the places of a call's numbers."""
         self.fill(spec, leaves)
         places = self._places.get(spec, {})
         row = GivenRow(self._given, places)
-        return tuple((row, index) for index in places if type(leaves[index]) in NUMBERS)
+        return tuple((row, index) for index in places if type(leaves[index]) in _VARYING)
 
     def recorded(self, record: Record, spec: Any, leaves: list[Any]) -> TraceRecording:
         """Returns the recording of a trace with traced numbers as arguments.
@@ -209,6 +209,12 @@ def _name(parameters: list[inspect.Parameter], place: int) -> str | None:
     return next(rest, None)
 
 
+def _varies(before: Any, now: Any) -> bool:
+    """Returns True for keys that differ by the values of a number or array."""
+    return type(before) is tuple and before != now and before[:-1] == now[:-1]
+
+
+_VARYING = NUMBERS | {np.ndarray}
 _DICTS = (dict, OrderedDict, defaultdict)
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _DEEPEST = 4

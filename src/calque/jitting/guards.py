@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from calque.device.memory.cell import Cell, regeometries
 from calque.device.memory.geometry import View
-from calque.jitting.host_tensors import has_same_bits
+from calque.jitting.host_values import has_same_bits
 from calque.jitting.optimizer_numbers import Group
 from calque.jitting.optimizers import settings_of
 from calque.program.traced_numbers import Comparisons, Place

@@ -5,9 +5,8 @@ input, a computation with it on the CPU becomes a guard on its value, and a writ
 because the program could not repeat it.
 """
 
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,10 +16,14 @@ from torch import Tensor
 from calque.device.kernels import foreign, remedies
 from calque.device.kernels.python_numbers import refuse_stand_ins
 from calque.device.kernels.views import changes_geometry
-from calque.device.memory.cell import Cell, refuse_nested, view_of
-from calque.device.memory.wrapping import set_geometry
+from calque.device.memory.cell import Cell, refuse_nested
 from calque.errors import TraceError, unrepeatable
 from calque.errors.frames import user_origin
+from calque.jitting.array_computations import ArrayComputations
+from calque.jitting.host_computations import Pending
+from calque.jitting.host_formulas import LARGEST_GUARD
+from calque.jitting.host_values import checksum_of, has_same_bits, without_modes
+from calque.jitting.kept_geometry import described, regeometry, same_geometry
 from calque.program.gradients.graph_boundary import is_leaf
 from calque.program.host_results import memory_of
 from calque.program.lifting import Lifting
@@ -30,8 +33,6 @@ from calque.upstream.dispatch_mode import DispatchMode
 from calque.upstream.torch_internals import tree_leaves, tree_map
 
 _DEVICE = torch.device("jax", 0)
-_LARGEST_GUARD = 4096
-_MODES = torch_c.DispatchKeySet(torch_c.DispatchKey.Python)
 _LIFT = torch.ops.aten.lift_fresh.default
 """The function that `torch.tensor` calls with the tensor that it has created."""
 _SETS = (torch.ops.aten.set_.source_Storage, torch.ops.aten.set_.source_Storage_storage_offset)
@@ -73,6 +74,8 @@ class HostTensorMode(DispatchMode):
         on_tensor: called with each operand whose memory is from outside.
         on_operator: called before each operator, with the operator, its arguments and its keywords.
         outside: the tensors that differ in each call, by id, which must not be used as handles.
+        leaves: the arguments, some of which may be CPU tensors.
+        own: the tensors of the state, by id.
 
     Attributes:
         handles: for each cell from outside, a tensor over it.
@@ -88,6 +91,8 @@ class HostTensorMode(DispatchMode):
         on_tensor: Callable[[torch.Tensor], None],
         on_operator: Callable[[Any, Any, Any], None],
         outside: dict[int, torch.Tensor],
+        leaves: Sequence[Any] = (),
+        own: Mapping[int, torch.Tensor] = {},
     ) -> None:
         super().__init__()
         self.lifting = lifting
@@ -98,6 +103,10 @@ class HostTensorMode(DispatchMode):
         self.looked_at: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.taken: dict[tuple[int, int], tuple[torch.Tensor, Any]] = {}
         self._origins: dict[int, Any] = {}
+        born = lifting.host_born, lifting.host_memory
+        self.computations: ArrayComputations = ArrayComputations(leaves, own, *born)
+        self._around: HostTensorMode | None = None
+        lifting.host_computations = self.computations
         lifting.on_host_input = partial(_take, self.taken)  # which does not refer to this object
 
     @classmethod
@@ -105,7 +114,9 @@ class HostTensorMode(DispatchMode):
         """Returns an observer for a part of a trace, which reports to this one."""
         if around is None:
             return cls(lifting, lambda tensor: None, lambda *call: None, {})
-        return cls(lifting, lambda tensor: None, around._on_operator, around._outside)
+        made = cls(lifting, lambda tensor: None, around._on_operator, around._outside)
+        made._around = around
+        return made
 
     @unwatched
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -127,29 +138,50 @@ class HostTensorMode(DispatchMode):
                 takes_number = True
         if not kind.has_rule or not (on_device or _goes_to_device(kwargs)):
             refuse_stand_ins((*args, *kwargs.values()))
-        if outside or kind.is_mutable:
-            self._check(func, args, kwargs, outside, on_device)
+        pending = None
+        if outside or kind.is_mutable or (takes_number and not on_device):
+            pending = self._check(func, args, kwargs, outside, on_device)
         if kind.changes_geometry and id(args[0]) in self._outside:
-            return _regeometry(func, args, kwargs)
-        if takes_number and not on_device and not _goes_to_device(kwargs):
+            return regeometry(func, args, kwargs)
+        if pending is not None:
+            args, kwargs = pending.args, pending.kwargs
+        elif takes_number and not on_device and not _goes_to_device(kwargs):
             args, kwargs = _on_the_device(func, args, kwargs)
-        result = self.lifting.moving.run(func, args) if self.lifting.moving else NotImplemented
-        if result is NotImplemented:
-            if kwargs and kind.is_mutable:
-                with self._keeping_geometry(func, args, kwargs):
-                    result = foreign.run(func, args, kwargs)
-            else:
-                result = foreign.run(func, args, kwargs)
+        try:
+            result = self._run(func, args, kwargs, kind)
+        except Exception:
+            self._give_up(pending, func, outside)  # as code may go on after the error
+            raise
         if kind.sets and args[0].device.type == "cpu":
             if memory_of(args[0]) not in self.lifting.host_memory:
                 self._look_at(args[0], "The function accesses the memory of a CPU tensor")
+        if pending is not None and self.computations.add(pending, result):
+            return result
+        self._give_up(pending, func, outside)
         self._born(func, result, (args, kwargs))
         return result
+
+    def _run(self, func: Any, args: Any, kwargs: Any, kind: _Kind) -> Any:
+        result = self.lifting.moving.run(func, args) if self.lifting.moving else NotImplemented
+        if result is not NotImplemented:
+            return result
+        if kwargs and kind.is_mutable:
+            with self._keeping_geometry(func, args, kwargs):
+                return foreign.run(func, args, kwargs)
+        return foreign.run(func, args, kwargs)
+
+    def _give_up(self, pending: Pending | None, func: Any, outside: list[torch.Tensor]) -> None:
+        """Compare the values with which an operator on the CPU computes, if calls cannot repeat
+        it.
+        """
+        if pending is not None:
+            self.computations.compare(pending)
+            self._look_at_all(func, outside)
 
     def _keeping_geometry(self, func: Any, args: Any, kwargs: Any) -> AbstractContextManager[None]:
         """A context manager that refuses an operator that resizes an `out=` from outside."""
         known = [one for one in written(func, args, kwargs) if id(one) in self._outside]
-        return _same_geometry(func, known) if known else nullcontext()
+        return same_geometry(func, known) if known else nullcontext()
 
     def see(self, tensor: torch.Tensor) -> None:
         """Record that a tensor on the device is read or written without an operator."""
@@ -159,7 +191,7 @@ class HostTensorMode(DispatchMode):
         if tensor.is_cpu:  # faster than `device.type`
             if id(tensor) not in self.lifting.host_born:
                 # For example a parameter that shares it.
-                if memory_of(tensor) in self.lifting.host_memory:
+                if memory_of(tensor) in self.lifting.host_memory or self._fixed_around(tensor):
                     self.lifting.host_born[id(tensor)] = tensor
                 else:
                     outside.append(tensor)
@@ -173,21 +205,58 @@ class HostTensorMode(DispatchMode):
                 self.handles[cell] = tensor if is_leaf(tensor) else tensor.detach()
         return True
 
+    def _fixed_around(self, tensor: torch.Tensor) -> bool:
+        """Compare the arguments from which the trace around this one has computed a tensor; returns
+        False if it has not.
+        """
+        if self._around is None or not self._around.computations.has(tensor):
+            return False
+        self._around.fix(tensor)
+        self.lifting.host_memory[memory_of(tensor)] = tensor
+        return True
+
+    def fix(self, tensor: torch.Tensor) -> None:
+        """Compare the arguments from which a tensor is computed, so that it is a constant."""
+        if self.computations.has(tensor):
+            self.lifting.host_born[id(tensor)] = tensor
+        self.computations.fix(tensor)
+        self.compare()
+
+    def compare(self) -> None:
+        """Record the values of the tensors that must be compared."""
+        for one in self.computations.compared.values():
+            self._look_at_one(one, "The function computes on the CPU with a tensor")
+        self.computations.compared.clear()
+
     def _check(
         self, func: Any, args: Any, kwargs: Any, outside: list[torch.Tensor], on_device: bool
-    ) -> None:
-        changed = written(func, args, kwargs)
+    ) -> Pending | None:
+        """Refuse what no program can repeat; returns an operator on the CPU that each call can."""
+        on_device = on_device or _goes_to_device(kwargs)
+        pending = None if on_device else self.computations.plan(func, args, kwargs)
+        for tensor in outside if pending is not None else ():
+            if id(tensor) in self._outside:
+                _take(self.taken, tensor)
+        changed = [] if pending is not None else written(func, args, kwargs)
+        for tensor in outside if pending is None else ():
+            known = on_device and self.computations.of(tensor) is not None
+            if self.computations.has(tensor) and (not known or any(x is tensor for x in changed)):
+                self.fix(tensor)
         for tensor in changed:
             if tensor.device.type == "cpu" and memory_of(tensor) not in self.lifting.host_memory:
                 raise unrepeatable(
-                    f"{func} writes to a CPU tensor {_described(tensor)} from outside",
+                    f"{func} writes to a CPU tensor {described(tensor)} from outside",
                     "of calque.jit, which the compiled program could not repeat",
                     "Move the tensor to device 'jax', or return the value and write it outside.",
                 )
-        if on_device or _goes_to_device(kwargs):
-            return
+        if pending is None and not on_device:
+            self._look_at_all(func, outside)
+        return pending
+
+    def _look_at_all(self, func: Any, outside: Iterable[torch.Tensor]) -> None:
         for tensor in outside:
-            self._look_at(tensor, f"{func} computes on the CPU with a tensor")
+            if id(tensor) not in self.lifting.host_born:
+                self._look_at(tensor, f"{func} computes on the CPU with a tensor")
 
     def read(self, tensor: torch.Tensor) -> None:
         """Record that a CPU tensor is read as Python values, without an operator."""
@@ -198,6 +267,11 @@ class HostTensorMode(DispatchMode):
         if id(tensor) in self._outside:
             self._look_at_one(tensor, what)
             return
+        if self.computations.is_computed(tensor):
+            is_made = self.computations.has(tensor)
+            self.fix(tensor)
+            if is_made:
+                return
         memory = memory_of(tensor)  # may be shared with an argument
         hosts = (t for t in self._outside.values() if t.device.type == "cpu")
         for one in [t for t in hosts if memory_of(t) == memory] or [tensor]:
@@ -205,15 +279,21 @@ class HostTensorMode(DispatchMode):
 
     def _look_at_one(self, tensor: torch.Tensor, what: str) -> None:
         refuse_nested(tensor)
-        if tensor.numel() > _LARGEST_GUARD:
+        if tensor.numel() > LARGEST_GUARD:
             raise unrepeatable(
-                f"{what} {_described(tensor)} from outside",
+                f"{what} {described(tensor)} from outside",
                 "of calque.jit, whose values would be frozen in the program",
                 "Move it to device 'jax' first.",
             )
         if id(tensor) not in self.looked_at:
-            self.looked_at[id(tensor)] = tensor, tensor.detach().clone()
+            with without_modes():
+                self.looked_at[id(tensor)] = tensor, tensor.detach().clone()
             self._origins[id(tensor)] = user_origin()
+
+    def settle(self) -> None:
+        """Compare the arguments of what was computed and not used."""
+        self.computations.settle()
+        self.compare()
 
     def values(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Returns the CPU tensors that were read, each with its values at that time.
@@ -237,7 +317,7 @@ class HostTensorMode(DispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise self.lifting.refused(
                 unrepeatable(
-                    f"{func} draws random numbers {_described(made[0])} on the CPU inside "
+                    f"{func} draws random numbers {described(made[0])} on the CPU inside "
                     "calque.jit",
                     "where they would be frozen in the program",
                     remedies.of_random(),
@@ -263,58 +343,11 @@ def _take(taken: dict[tuple[int, int], tuple[torch.Tensor, Any]], tensor: torch.
 def _written_without_operator(tensor: torch.Tensor, origin: Any) -> TraceError:
     place = f"{origin}: " if origin else ""
     return TraceError(
-        f"{place}a CPU tensor {_described(tensor)} from outside calque.jit is read here "
+        f"{place}a CPU tensor {described(tensor)} from outside calque.jit is read here "
         "and written to without an operator (through NumPy, for instance), which "
         "the compiled program could not repeat.\n"
         "Move the tensor to device 'jax', or return the value and write it outside."
     )
-
-
-def checksum_of(tensor: torch.Tensor) -> int:
-    """Returns a checksum of a CPU tensor's values."""
-    with torch_c.DisableTorchFunction(), torch_c.ExcludeDispatchKeyGuard(_MODES):
-        return zlib.crc32(_bytes(tensor).numpy().data)
-
-
-def has_same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns True if two CPU tensors have the same bits: 0.0 differs from -0.0, and NaN equals
-    NaN.
-    """
-    if tensor.dtype != other.dtype or tensor.shape != other.shape or tensor.layout != other.layout:
-        return False
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        return torch.equal(tensor, other)
-    return torch.equal(_bytes(tensor), _bytes(other))
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8)
-
-
-def _regeometry(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-    """Run an operator, which must not change its tensor's geometry."""
-    with _same_geometry(func, args[:1]):
-        func(*args, **kwargs)
-    return args[0]
-
-
-@contextmanager
-def _same_geometry(func: Any, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """A context manager in which an operator runs that must not change the tensors' geometry."""
-    known = [(tensor, view_of(tensor)) for tensor in tensors if tensor.device.type == "jax"]
-    yield
-    for tensor, before in known:
-        if (after := view_of(tensor)) == before:
-            continue
-        set_geometry(tensor, before)
-        raise unrepeatable(
-            f"{func} changes the geometry of a tensor {_described(tensor)} from outside to shape "
-            f"{after.size},",
-            "which the compiled program could not repeat",
-            "Use a view instead (`x.t()` for `x.t_()`), give `out=` the shape of "
-            "the result, or change the tensor before the call.",
-        )
 
 
 def _goes_to_device(kwargs: Any) -> bool:
@@ -357,7 +390,3 @@ def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
             value = args[index] if index < len(args) else kwargs.get(argument.name)
             found.extend(value if isinstance(value, list | tuple) else [value])
     return found
-
-
-def _described(tensor: torch.Tensor) -> str:
-    return f"of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"

@@ -58,14 +58,31 @@ class SourceFinder:
         whole = one.shape == self._leaves[index].shape
         return ArgumentSource(index) if whole else UnrepeatedSource(index)
 
+    def pinned(self, computed_with: Iterable[int]) -> list[tuple[int, torch.Tensor]]:
+        """Returns the CPU tensors that are both arguments and state, with their index.
+
+        Args:
+            computed_with: the indexes of the arguments with which calls compute on the CPU.
+        """
+        for index in computed_with:
+            self.pin(index, self._leaves[index])
+        return self.pinned_hosts
+
+    def pin(self, index: int, leaf: torch.Tensor) -> bool:
+        """Record a CPU tensor among the arguments, if it is part of the state; returns whether it
+        is.
+        """
+        is_own = any(leaf.is_set_to(own) for own in self._own_hosts)
+        if is_own and all(index != known for known, _ in self.pinned_hosts):
+            self.pinned_hosts.append((index, leaf))
+        return is_own
+
     def _find_host(self, one: Input, tensor: torch.Tensor, tensors: dict[int, str]) -> None:
         """Finds the source of a CPU tensor by its memory, because kernels see aliases of it."""
         for index, leaf in enumerate(self._leaves):
             on_host = isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
             if on_host and tensor.is_set_to(leaf):
-                if any(tensor.is_set_to(own) for own in self._own_hosts):
-                    self.pinned_hosts.append((index, leaf))
-                else:
+                if not self.pin(index, leaf):
                     one.source = HostArgumentSource(index)
                 return
         for own in self._own_hosts:

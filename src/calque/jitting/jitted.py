@@ -287,11 +287,11 @@ class Jitted(Generic[P, R]):
             leaves: list[Any], path: tuple[DerivativeStep, ...], before: TraceRecording
         ) -> TraceRecording:
             found = self._fn, leaves, spec, checks, assumptions, path, None, exchanged
-            prepared = Prepared()  # undone, like all effects of the trace
+            self._arguments.fill(spec, leaves)
+            undone = Prepared()  # like all effects of the trace
             with tracing():
-                return repeated(
-                    lambda numbers: record(*found, prepared=prepared, numbers=numbers), before
-                )
+                again = functools.partial(record, *found, prepared=undone)
+                return repeated(lambda numbers: again(numbers=numbers), before)
 
         def trace(numbers: tuple[Variable, ...]) -> JittedProgram:
             found = self._fn, leaves, spec, checks, assumptions, (), self._given, exchanged

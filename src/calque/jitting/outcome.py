@@ -96,6 +96,7 @@ class Outcome:
         written = sorted(trace.lifting.written, key=lambda cell: slots.get(cell, math.inf))
         made = list(trace.lifting.fresh.values())
         describer.settle()
+        trace.host_tensor_mode.settle()
         self._note_implicit()
         border = trace.histories.border
         around = TraceBoundary(border, border.tensors, self._placing(describer))

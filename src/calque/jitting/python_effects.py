@@ -29,7 +29,7 @@ from calque.jitting.owned_objects import held_by
 from calque.program import trees
 from calque.program.lazy_arguments import is_unread
 from calque.program.results import ArgumentContainer, AttributeStep, Made
-from calque.state import MISSING, Row, Snapshot, same_value
+from calque.state import MISSING, STANDING_IN, Row, Snapshot, same_value
 from calque.state.contents import elements_of, items_of
 from calque.state.created_classes import is_created_again
 from calque.state.created_values import ValuesTemplate
@@ -107,7 +107,7 @@ class PythonState:
             self._expect(value, (1, name), Path(name))
 
     def _expect(self, value: object, steps: tuple[Any, ...], path: Path) -> None:
-        if steps in self._own or issubclass(type(value), torch.SymFloat):
+        if steps in self._own or issubclass(type(value), STANDING_IN):
             return
         if is_unread(value) or type(value) in _CALLED:
             self.given[id(value)] = steps

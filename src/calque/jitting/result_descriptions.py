@@ -36,6 +36,7 @@ from calque.program.results import (
     UnmovedArgument,
     ViewOf,
 )
+from calque.program.traced_arrays import is_traced_array, refuse_array
 from calque.program.traced_numbers import TracedFloat
 from calque.program.trees import is_tensor
 from calque.state.weak import refuse_if_waited_for
@@ -175,8 +176,12 @@ class Describer:
 
     def _other(self, value: Any) -> Description:
         """Describes a value that is not a tensor on the device."""
+        if is_traced_array(value):
+            refuse_array(value)
         if id(value) in self._arguments:
             return self._argument(self._arguments[id(value)])
+        if is_on_host(value) and self.lifting.host_computations is not None:
+            self.lifting.host_computations.keep(value)
         if isinstance(value, torch.Tensor) and not self._is_host_born(value):
             return self._host.made_otherwise(value) if self._is_new(value) else Existing(value)
         if isinstance(value, np.ndarray):

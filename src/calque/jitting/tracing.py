@@ -1,5 +1,6 @@
 """Traces a function once: from a Python call to a jaxpr with its inputs, outputs and guards."""
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -139,7 +140,7 @@ def _traced(
     trace.state.numbers.kept_plain = kept_plain
     trace.state.counts = trace.state.counts if counts is None else counts
     trace.variables = VariableNumbers(trace.lifting, trace.state.counts, numbers, kept_plain)
-    trace.variables.give(trace.stand_ins)
+    trace.variables.give(trace.stand_ins, trace.state.snapshot)
     trace.optimizer_tracing.reads_tensors = OF_TENSORS not in kept_plain
     try:
         _run(trace, recording, fn, spec)
@@ -237,9 +238,9 @@ class JitTrace:
         self.histories.know_arguments(self.stand_ins)
         self.state.snapshot.on_tensor = self._on_visited
         outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
-        self.host_tensor_mode: HostTensorMode = HostTensorMode(
-            self.lifting, self._on_tensor, self._on_operator, outside
-        )
+        observers = self.lifting, self._on_tensor, self._on_operator
+        given = outside, leaves, ChainMap(outside, self.state.snapshot.tensors)
+        self.host_tensor_mode: HostTensorMode = HostTensorMode(*observers, *given)
         self.optimizer_tracing.on_count = self.host_tensor_mode.see
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
         self.given: Any = None
@@ -373,9 +374,9 @@ class JitTrace:
             self.apart,
             self.variables,
         )
-        recording.call_guards = guards_of_calls(
-            self.leaves, self.host_tensor_mode.values(), self.apart, recording, pinned_hosts
-        )
+        mode = self.host_tensor_mode
+        found = self.leaves, mode.values(), self.apart, recording, pinned_hosts
+        recording.call_guards = guards_of_calls(*found) + mode.computations.guards()
 
     def _guard_of(self, optimizers: list[Optimizer]) -> OptimizerGuard:
         tracing = self.optimizer_tracing
@@ -391,7 +392,7 @@ class JitTrace:
         finder = SourceFinder(self.leaves, self.arguments, own_hosts)
         for one in self.recording.inputs:
             finder.find(one, names or {}, self.reach.names)
-        return finder.pinned_hosts
+        return finder.pinned(self.host_tensor_mode.computations.arguments)
 
     def forget(self) -> None:
         """Release all references, because parts of the trace refer to this object."""

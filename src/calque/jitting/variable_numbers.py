@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from torch.nn import Module
@@ -40,6 +40,7 @@ from calque.program.python_numbers import Formula, RefusedNode
 from calque.program.results import ComputedNumber
 from calque.program.sources import NumberSource
 from calque.program.tensor_methods import taking_numbers
+from calque.program.traced_arrays import TracedArray
 from calque.program.traced_functions import functions_in
 from calque.program.traced_numbers import Comparisons, NumberNeeded, Place, TracedFloat
 from calque.state import Row, Snapshot
@@ -78,19 +79,20 @@ class VariableNumbers:
         self.watch: Comparisons = Comparisons()
         self.watch.new_input = partial(_new_input, lifting, itertools.count(1))
         self._formulas: list[Callable[[], Any]] = []
-        self._all = [Number(row, key) for row, key in variables]
-        self._all = [
-            one for one in self._all if is_number(one.original) and one.place not in kept_plain
-        ]
+        found = [Number(row, key) for row, key in variables]
+        found = [one for one in found if one.place not in kept_plain]
+        self._all = [one for one in found if is_number(one.original)]
+        self._arrays = [one for one in found if type(one.original) is np.ndarray]
+        self._lifting = lifting
         counts.formula = self.described if self._all else None
 
     def __bool__(self) -> bool:
-        return bool(self._all)
+        return bool(self._all or self._arrays)
 
     @property
     def places(self) -> set[Place]:
         """The variables, as comparable values."""
-        return {one.place for one in self._all}
+        return {one.place for one in (*self._all, *self._arrays)}
 
     @property
     def variables(self) -> list[Variable]:
@@ -105,7 +107,7 @@ class VariableNumbers:
         Args:
             space: the function's global variables.
         """
-        if not self._all:
+        if not self:
             yield
             return
         for one in self._all:
@@ -114,16 +116,23 @@ class VariableNumbers:
         with standing_in(functions_in([space])), taking_numbers():
             yield
 
-    def give(self, stand_ins: list[Any]) -> None:
-        """Put traced numbers into the function's arguments."""
+    def give(self, stand_ins: list[Any], snapshot: Snapshot) -> None:
+        """Put traced numbers and arrays into the function's arguments."""
         for one in self._all:
             if one.is_given:
                 self._put(one)
                 stand_ins[one.key] = one.traced
+        computations = self._lifting.host_computations
+        for one in self._arrays:
+            formula = computations.argument(one.key, one.original, self.give_up)
+            given = one.original, formula, computations, self.give_up
+            stand_ins[one.key] = TracedArray(*given)
+            for held in (snapshot.rows, snapshot.known):  # unless the state has it, too
+                held.pop(id(one.original), None)
 
     def refuse_given(self) -> None:
         """Raise `NumberNeeded` if any are arguments."""
-        if any(one.is_given for one in self._all):
+        if self._arrays or any(one.is_given for one in self._all):
             self.give_up()
 
     def _put(self, one: Number) -> None:
@@ -132,7 +141,7 @@ class VariableNumbers:
 
     def take(self, stand_ins: list[Any]) -> None:
         """Release the arguments, which would keep the traced numbers alive."""
-        for one in self._all:
+        for one in (*self._all, *self._arrays):
             if one.is_given:
                 stand_ins[one.key] = one.original
 
@@ -167,7 +176,7 @@ class VariableNumbers:
         Raises:
             NumberNeeded: code may tell traced numbers from others, or keeps them elsewhere.
         """
-        if not self._all:
+        if not self:
             return []
         self._find(snapshot)
         for one in tuples_in(tuple(one.traced for one in self._all)):
@@ -234,7 +243,8 @@ class VariableNumbers:
             if function.__code__ in snapshot.codes
             for name in last_names((row.name(key),))
         ]
-        own = last_names(name for one in self._all for name in one.names)
+        found = *self._all, *self._arrays
+        own = last_names(name for one in found for name in one.names)
         names = NumberNames(codes, own, functions)
         renamed = any(is_renamed(key, one) or is_shadowed(key, one) for _, key, one in held)
         if renamed or any(_tells_apart(code, names) for code in codes):
@@ -264,16 +274,17 @@ class VariableNumbers:
         if self._all:
             self._check_codes(snapshot)
 
-    def give_up(self) -> None:
+    def give_up(self) -> NoReturn:
         """Raise `NumberNeeded` for all variables."""
         raise NumberNeeded(self.places)
 
     def end(self, recording: TraceRecording) -> None:
         """Handle the end of the trace, after which numbers are read from their variables."""
-        recording.numbers = tuple((one.row, one.key) for one in self._all)
+        recording.numbers = tuple((one.row, one.key) for one in (*self._all, *self._arrays))
         recording.variables = tuple(self.variables)
         recording.formulas = self._formulas
         self._all = [one for one in self._all if one.found is not None]
+        self._arrays.clear()
         for one in self._all:
             one.is_traced = False
         self.watch.forget()

@@ -100,6 +100,7 @@ class Lifting:
         self.seen_apart: Callable[[], AbstractContextManager[None]] = nullcontext
         self.on_write: Callable[[Cell, Array], None] | None = None
         self.on_host_input: Callable[[torch.Tensor], None] | None = None
+        self.host_computations: Any = None
 
     # The cells ------------------------------------------------------------------------------------
 
@@ -171,13 +172,15 @@ class Lifting:
         """
         if id(tensor) in self.host_born:
             return self._host_constant(tensor)
-        if self.on_host_input is not None:
+        source = None if self.host_computations is None else self.host_computations.source(tensor)
+        if source is None and self.on_host_input is not None:
             self.on_host_input(tensor)
-        known = self.host_slots.get(id(tensor))
+        key = id(tensor if source is None else source)
+        known = self.host_slots.get(key)
         if known is None:
             dtype = to_numpy(tensor.dtype)
-            known = self.new_input(HostSource(tensor), tensor.shape, dtype)
-            self.host_slots[id(tensor)] = known
+            known = self.new_input(source or HostSource(tensor), tensor.shape, dtype)
+            self.host_slots[key] = known
         return known
 
     def forget_moved(self) -> None:

@@ -163,8 +163,45 @@ def may_move(tensor: Any) -> bool:
 
 def getitem(self: Any, index: Any) -> Any:
     """Implements `Tensor.__getitem__`."""
+    if type(self) is Tensor and self.is_cpu and active.trace is not None:
+        part = _on_host(self, index)
+        return _get(self, index) if part is None else part
     found = _indexed(self, index)
     return _get(self, index) if found is None else _get(*found)
+
+
+def _on_host(tensor: Tensor, index: Any) -> Tensor | None:
+    """Returns the part of a CPU tensor that each call computes; None if there is none."""
+    computations = getattr(active.trace, "host_computations", None)
+    numbers = [one.node for one in _numbers_of(index)]
+    if computations is None or not numbers or not all(n.in_python and n.known for n in numbers):
+        return None
+    index = _with_nodes(index)
+    return computations.index(tensor, tuple(numbers), lambda: _computed(index))
+
+
+def _numbers_of(index: Any) -> list[Any]:
+    items = index if type(index) is tuple else (index,)
+    parts = [(x.start, x.stop, x.step) if type(x) is slice else (x,) for x in items]
+    return [one for part in parts for one in part if type(one) is TracedFloat]
+
+
+def _with_nodes(index: Any) -> Any:
+    """Returns an index with nodes instead of traced numbers."""
+    if type(index) is tuple:
+        return tuple(map(_with_nodes, index))
+    if type(index) is slice:
+        return slice(*map(_with_nodes, (index.start, index.stop, index.step)))
+    return index.node if type(index) is TracedFloat else index
+
+
+def _computed(index: Any) -> Any:
+    """Returns an index with the numbers that the nodes compute."""
+    if type(index) is tuple:
+        return tuple(map(_computed, index))
+    if type(index) is slice:
+        return slice(*map(_computed, (index.start, index.stop, index.step)))
+    return index.compute() if isinstance(index, NumberNode) else index
 
 
 def setitem(self: Any, index: Any, value: Any) -> None:

@@ -26,10 +26,10 @@ class Attributes(tuple[Any, ...]):
 
 
 class Varying:
-    """The type of a number among the arguments, whose value differs between calls.
+    """The type of a number or array among the arguments, whose values differ between calls.
 
     Args:
-        part: the key of the number.
+        part: its key, which ends with its values.
     """
 
     __slots__ = ("part",)
@@ -38,10 +38,10 @@ class Varying:
         self.part: tuple[Any, ...] = part
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Varying and other.part[0] is self.part[0]
+        return type(other) is Varying and other.part[:-1] == self.part[:-1]
 
     def __hash__(self) -> int:
-        return hash((Varying, self.part[0]))
+        return hash((Varying, self.part[:-1]))
 
 
 class Placed(tuple[Any, ...]):
@@ -140,7 +140,7 @@ def key_of(leaf: Any) -> Any:
     if kind in _COMPOSED:
         return _key_of_composed(leaf)
     if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype != np.object_:
-        return (kind, leaf.shape, leaf.dtype.str, leaf.tobytes())
+        return (kind, leaf.shape, leaf.dtype.str, leaf.strides, leaf.tobytes())
     return (kind, type(value_of(leaf)).__qualname__) if is_unread(leaf) else IdentityKey(leaf)
 
 
@@ -256,7 +256,7 @@ def _described(key: Any) -> str:
         return f"{key[0].__name__}({', '.join(map(_described, key[1:]))})"
     if len(key) == 2:
         return key[1] if key[0] in INEXACT else repr(key[1])
-    if len(key) == 4:
+    if len(key) == 5:
         return _described_array(*key)
     _, shape, stride, dtype, device, gradient, *attributes = key
     said = f"a tensor of shape {tuple(shape)}, stride {stride}, {dtype} on {device}"
@@ -272,7 +272,9 @@ def _described(key: Any) -> str:
     return said
 
 
-def _described_array(kind: type, shape: tuple[int, ...], dtype: str, contents: bytes) -> str:
+def _described_array(
+    kind: type, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...], contents: bytes
+) -> str:
     """Returns the value of a NumPy scalar, and the kind of an array."""
     if issubclass(kind, np.generic):
         return f"{kind.__name__}({np.frombuffer(contents, dtype)[0]})"

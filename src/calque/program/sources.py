@@ -123,7 +123,7 @@ class StorageSource(_OnDevice):
         return leaves[self.index].untyped_storage().cell.array
 
 
-class _OnHost(Source):
+class OnHost(Source):
     """A CPU tensor, whose value is read in each call."""
 
     __slots__ = ()
@@ -131,7 +131,7 @@ class _OnHost(Source):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HostSource(_OnHost):
+class HostSource(OnHost):
     """A CPU tensor that the function reaches on its own."""
 
     tensor: torch.Tensor
@@ -148,7 +148,7 @@ class HostSource(_OnHost):
 
 
 @dataclass(frozen=True, slots=True)
-class HostArgumentSource(_OnHost):
+class HostArgumentSource(OnHost):
     """An argument that is on the CPU."""
 
     index: int

@@ -13,11 +13,19 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from calque.program.called_names import only_calls
 from calque.program.moving_indexes import MOVING_FUNCTIONS
 from calque.program.number_nodes import computed, node_of, unary
+from calque.program.traced_arrays import (
+    FROM_ARRAYS,
+    MAKING_ARRAYS,
+    as_tensor_of_array,
+    is_traced_array,
+    tensor_of_array,
+)
 from calque.program.traced_numbers import PICKS, TracedFloat
 from calque.program.whole_operands import WHOLE_FUNCTIONS
 from calque.state.numbers import NUMBERS
@@ -145,6 +153,8 @@ def _takes_two(args: tuple[Any, ...]) -> bool:
 
 
 def _takes_data(args: tuple[Any, ...]) -> bool:
+    if args and is_traced_array(args[0]):
+        return True
     return len(args) == 1 and any(isinstance(x, torch.SymFloat) for x in _numbers_in(args[0]))
 
 
@@ -161,8 +171,16 @@ def _numbers_in(data: Any) -> Iterator[Any]:
         yield data
 
 
-def _tensor(_original: Callable[..., Any], data: Any, **options: Any) -> torch.Tensor:
+def _tensor(
+    _original: Callable[..., Any],
+    _of_array: Callable[..., Any],
+    data: Any,
+    *rest: Any,
+    **options: Any,
+) -> torch.Tensor:
     """Computes `torch.tensor` of numbers, some of them traced, and functions like it."""
+    if is_traced_array(data):
+        return _of_array(data, *rest, **options)
     device, dtype = options.get("device"), options.get("dtype")
     numbers = list(_numbers_in(data))
     traced = [x.node for x in numbers if isinstance(x, torch.SymFloat)]
@@ -228,14 +246,17 @@ _STAND_INS["log"] = StandIn(
     lambda x, *base: _logarithm(x, *base) if base else _of_number("log", _FUNCTIONS["log"])(x),
 )
 _TENSORS = {
-    name: StandIn(original, _takes_data, partial(_tensor, original))
-    for name, original in (("tensor", torch.tensor), ("as_tensor", torch.as_tensor))
+    name: StandIn(original, _takes_data, partial(_tensor, original, of_array))
+    for name, original, of_array in (
+        ("tensor", torch.tensor, tensor_of_array),
+        ("as_tensor", torch.as_tensor, as_tensor_of_array),
+    )
 }
 _RESULT_TYPE = StandIn(torch.result_type, _takes_two, _result_type)
 _PICKS = {name: StandIn(getattr(builtins, name), _takes_unknown, PICKS[name]) for name in PICKS}
 _BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _RESULT_TYPE)}
-_OF_TENSORS = MOVING_FUNCTIONS | WHOLE_FUNCTIONS | _TENSORS
-_BY_ORIGINAL |= {id(one.original): one for one in _OF_TENSORS.values()}
+_OF_TENSORS = MOVING_FUNCTIONS | WHOLE_FUNCTIONS | _TENSORS | FROM_ARRAYS
+_BY_ORIGINAL |= {id(one.original): one for one in (*_OF_TENSORS.values(), *MAKING_ARRAYS.values())}
 
 
 def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
@@ -245,6 +266,7 @@ def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
     found: list[tuple[Space, str, StandIn]] = [(torch.__dict__, "result_type", _RESULT_TYPE)]
     found.append((_CLIPPING, "float", _FLOAT))
     found += ((torch.__dict__, name, one) for name, one in _OF_TENSORS.items())
+    found += ((np.__dict__, name, one) for name, one in MAKING_ARRAYS.items())
     held = math.__dict__
     found += ((held, name, one) for name, one in _STAND_INS.items())
     found += ((builtins.__dict__, name, one) for name, one in _PICKS.items())

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from calque.state.guard import StateGuard, guard_in_place, guard_of
     from calque.state.rows import Row
     from calque.state.running import Running, Suspension
-    from calque.state.snapshot import Snapshot
+    from calque.state.snapshot import STANDING_IN, Snapshot
     from calque.state.values import ATOMIC, MISSING, SCALARS, same_value
     from calque.state.watched_calls import call_watched, unwatched, watched
 
@@ -17,6 +17,7 @@ __all__ = [
     "ATOMIC",
     "MISSING",
     "SCALARS",
+    "STANDING_IN",
     "Row",
     "Running",
     "Snapshot",
@@ -36,7 +37,7 @@ __getattr__: Callable[[str], Any] = later(
         **dict.fromkeys(("StateGuard", "guard_in_place", "guard_of"), ".guard"),
         **dict.fromkeys(("Running", "Suspension"), ".running"),
         "Row": ".rows",
-        "Snapshot": ".snapshot",
+        **dict.fromkeys(("STANDING_IN", "Snapshot"), ".snapshot"),
         **dict.fromkeys(("ATOMIC", "MISSING", "SCALARS", "same_value"), ".values"),
         **dict.fromkeys(("call_watched", "unwatched", "watched"), ".watched_calls"),
     },

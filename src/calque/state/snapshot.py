@@ -26,6 +26,7 @@ from calque.state.package_caches import holds_new_tensors
 from calque.state.paths import Path
 from calque.state.rows import CacheRow, DictRow, HooksRow, Row
 from calque.state.running_code import RunningCode
+from calque.state.stand_ins import StandInValue
 from calque.state.stores import take_apart_stored
 from calque.state.values import ATOMIC
 
@@ -35,6 +36,9 @@ _GLOBAL_HOOKS = [
     for name, value in vars(place).items()
     if name.startswith("_global_") and isinstance(value, dict)
 ]
+
+
+STANDING_IN: tuple[type, ...] = (torch.SymFloat, StandInValue)
 
 
 class Snapshot:
@@ -102,7 +106,7 @@ class Snapshot:
                 continue
             value, path = stack.pop()
             kind = type(value)
-            if kind in ATOMIC or id(value) in known or issubclass(kind, torch.SymFloat):
+            if kind in ATOMIC or id(value) in known or issubclass(kind, STANDING_IN):
                 continue
             known[id(value)] = value
             if self._passes(value):

@@ -30,6 +30,12 @@ class _Present:
 present: _Present = _Present()
 
 
+class StandInValue:
+    """The base class of values that stand for arguments; they are no state."""
+
+    __slots__ = ()
+
+
 class StandIn:
     """A function that replaces another.
 

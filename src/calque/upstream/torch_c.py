@@ -67,6 +67,7 @@ len_torch_dispatch_stack: Callable[[], int] = _C._len_torch_dispatch_stack
 len_torch_function_stack: Callable[[], int] = _C._len_torch_function_stack
 is_grad_enabled: Callable[[], bool] = _C.is_grad_enabled
 set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
+disable_autocast: Callable[[], AbstractContextManager[None]] = _C._DisableAutocast
 is_any_autocast_enabled: Callable[[], bool] = _C._is_any_autocast_enabled
 get_default_dtype: Callable[[], torch.dtype] = _C.get_default_dtype
 get_mkldnn_enabled: Callable[[], bool] = _C._get_mkldnn_enabled

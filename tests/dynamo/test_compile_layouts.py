@@ -152,3 +152,56 @@ def test_training_with_permuted_residuals():
         compiled(*given).backward()
     for one, other in zip(given, expected, strict=True):
         torch.testing.assert_close(one.grad.cpu(), other.grad)
+
+
+def _images(layer, x):
+    y = layer(x)
+    rows = y.movedim(1, -1).contiguous()  # is y itself, if that is channels_last
+    rows += 1.0
+    return y * 2, rows.view(-1), list(y.stride()), y.is_contiguous()
+
+
+LAYERS = {
+    "convolution": lambda: nn.Conv2d(4, 4, 3),
+    "one axis": lambda: nn.Conv1d(4, 4, 3),
+    "transposed": lambda: nn.ConvTranspose2d(4, 4, 3, stride=2),
+    "depthwise": lambda: nn.Conv2d(4, 4, 3, groups=4, bias=False),
+    "three axes": lambda: nn.Conv3d(4, 4, 3),
+    "shuffled": lambda: nn.PixelShuffle(2),
+}
+
+
+@pytest.mark.parametrize("turned", ["images", "kernel", "nothing"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_program_sees_the_order_of_images(name, turned):
+    torch.manual_seed(0)
+    layer = LAYERS[name]()
+    x = torch.randn(2, 4, *[6] * {"one axis": 1, "three axes": 3}.get(name, 2))
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if turned == "images" and x.ndim in formats:
+        x = x.to(memory_format=formats[x.ndim])
+    elif turned == "images":
+        x = x.transpose(1, 2).contiguous().transpose(1, 2)
+    elif turned == "kernel" and x.ndim in formats:
+        layer.to(memory_format=formats[x.ndim])
+    expected = _images(layer, x)
+    layer, x = layer.to("jax"), x.to("jax")
+    found = compile(lambda x: _images(layer, x))(x)
+    for one, other in zip(found[:2], expected[:2], strict=True):
+        torch.testing.assert_close(one.cpu(), other)
+        assert one.stride() == other.stride()
+    assert found[2:] == expected[2:]
+
+
+@pytest.mark.parametrize("size", [5, 8])
+def test_images_of_any_size_and_their_gradients_keep_their_order(size):
+    layer = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    x = torch.randn(2, 3, size, size).to(memory_format=torch.channels_last).requires_grad_()
+    y = layer(x)
+    y.movedim(1, -1).view(-1).square().sum().backward()
+    moved, given = layer.to("jax"), x.detach().to("jax").requires_grad_()
+    torch._dynamo.reset()
+    step = torch.compile(lambda x: moved(x).movedim(1, -1).view(-1), backend="calque", dynamic=True)
+    step(given).square().sum().backward()
+    torch.testing.assert_close(given.grad.cpu(), x.grad)
+    assert given.grad.stride() == x.grad.stride()

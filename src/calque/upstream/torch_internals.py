@@ -56,7 +56,10 @@ from torch._library.opaque_object import is_opaque_reference_type, is_opaque_val
 from torch._library.simple_registry import singleton as fake_registry  # fake kernels
 from torch._ops import HigherOrderOperator, OperatorBase, OpOverload, OpOverloadPacket
 from torch._prims_common import clone_preserve_strides
-from torch._subclasses import fake_tensor  # `log`, which traces silence
+from torch._subclasses import (
+    fake_impls,  # `op_implementations_dict`, results without values
+    fake_tensor,  # `log`, which traces silence
+)
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -65,6 +68,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
+    in_kernel_invocation_manager,  # tells operators that fake tensors are on "meta"
 )
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctorchFunctionalizeAPI
 from torch.amp import _enter_autocast as enter_autocast  # as functions, for graphs

@@ -26,6 +26,7 @@ from calque.device.kernels import (
     binding,
     composites,
     copies,
+    fake_layouts,
     indices,
     installed_release,
     refused_kinds,
@@ -89,6 +90,7 @@ def register() -> None:
     autocast.install(aten, everything)
     for part in (
         attention_backend,
+        fake_layouts,
         storage,
         queues,
         moves,

@@ -1,4 +1,7 @@
-"""Control flow in a jitted function: choices and loops whose conditions are tensors."""
+"""Control flow in a jitted function: choices and loops whose conditions are tensors.
+
+And other operators that take functions, which are traced with the function around them.
+"""
 
 import functools
 import importlib
@@ -32,6 +35,8 @@ def install() -> None:
     for operator, name in _OPERATORS.items():
         theirs = operator.py_kernels[DispatchKey.Autograd]
         operator.py_impl(DispatchKey.AutogradPrivateUse1)(_in_programs(_call(name), theirs))
+    when_imported("torch._higher_order_ops.flex_attention", _attend)
+    when_imported("torch._dynamo.eval_frame", _inline)
     compiled = higher_order_utils._hop_compile_and_call
 
     @functools.wraps(compiled)
@@ -43,6 +48,22 @@ def install() -> None:
         return fn(*args, **(kwargs or {}))
 
     higher_order_utils._hop_compile_and_call = call
+
+
+def _inline(eval_frame: Any) -> None:
+    importlib.import_module(f"{__name__}.compiled").inline(eval_frame, _is_in_program)
+
+
+def _attend(flex: Any) -> None:
+    """Support `flex_attention`, by PyTorch's formula of it, which calls `score_mod` and masks."""
+    operator, ours = flex.flex_attention, flex.math_attention
+    theirs = operator.py_kernels[DispatchKey.Autograd]
+    operator.py_impl(DispatchKey.AutogradPrivateUse1)(_in_programs(ours, theirs))
+
+    def allow(host_tensors: Any) -> None:
+        operator.py_impl(host_tensors.HostTensorMode)(_without_the_mode(ours))
+
+    when_imported("calque.jitting.host_tensors", allow)
 
 
 def _implement(branching: Any) -> None:

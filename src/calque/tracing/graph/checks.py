@@ -4,6 +4,7 @@ Each check is a node of the graph, so that it survives copies, transforms and se
 """
 
 import functools
+import inspect
 import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,9 +23,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def recorded(function: F) -> F:
     """A decorator: calls of `function` become nodes again if any tracer traces the graph's code."""
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:  # passes of torch.fx name the arguments
+            args = signature.bind(*args, **kwargs).args
         proxy = _proxy_in(args)
         if proxy is not None:
             return proxy.tracer.create_proxy("call_function", call, args, {})

@@ -13,7 +13,7 @@ import ctypes
 import functools
 import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,20 +23,21 @@ from calque.upstream import torch_c
 
 _WORD = 8
 _START = 8  # NumPy allocates memory for a buffer at address 0
-_WORDS = 1 << 44  # an address has 47 bits
+_SIZE = 1 << 48  # of user space
+_READ_ONLY = 0x100  # PyBUF_READ
 
 
-def _all_words() -> Any:
-    if sys.maxsize < 2**32:
-        return None
-    words: Any = (ctypes.c_uint64 * _WORDS).from_address(_START)
-    found = np.frombuffer(words, np.uint64)
-    found.flags.writeable = False
-    return found
+def _reader() -> Callable[[Any], Any]:
+    if sys.maxsize < 2**32 or sys.implementation.name != "cpython":
+        return lambda _: np.zeros(0, np.uint64)
+    types = ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
+    view = ctypes.PYFUNCTYPE(*types)(("PyMemoryView_FromMemory", ctypes.pythonapi))
+    words = np.frombuffer(view(_START, _SIZE, _READ_ONLY), np.uint64)
+    return words.__getitem__  # nobody should get hold of an array that cannot be printed
 
 
-MEMORY: Any = _all_words()
-"""All words of this process, as an array, which takes no memory; None if a word has 32 bits."""
+read: Callable[[Any], Any] = _reader()
+"""Returns the words at places, as an array."""
 
 
 def place(address: int) -> int:
@@ -46,7 +47,7 @@ def place(address: int) -> int:
 
 def word(address: int) -> int:
     """Returns the word at an address."""
-    return int(MEMORY[place(address)])
+    return int(read(place(address)))
 
 
 # Containers.
@@ -77,13 +78,13 @@ def dict_place(owner: object, held: dict[Any, Any]) -> int | None:
     if not offset or (offset < 0 and offset != _OWN_DICT):
         return None
     found = place(id(owner) + offset)
-    return found if int(MEMORY[found]) == id(held) else None
+    return found if int(read(found)) == id(held) else None
 
 
 @functools.cache
 def knows_containers() -> bool:
     """Returns True if lengths can be read, and in Python 3.11 versions and dicts of objects."""
-    if MEMORY is None or sys.implementation.name != "cpython":
+    if sys.maxsize < 2**32 or sys.implementation.name != "cpython":
         return False
     made: list[Any] = [{}, OrderedDict(), defaultdict(int), [], set()]
     for one in made:
@@ -105,12 +106,12 @@ def _knows_versions() -> bool:
     owner, other = _Attributed(), {"b": 1}
     held = owner.__dict__
     for key in ("a", "b"):
-        if int(MEMORY[version_place(held)]) != torch_c.dict_version(held):
+        if int(read(version_place(held))) != torch_c.dict_version(held):
             return False
         held[key] = 1
     found = dict_place(owner, held)
     owner.__dict__ = other
-    return found is not None and int(MEMORY[found]) == id(other)
+    return found is not None and int(read(found)) == id(other)
 
 
 # Tensors: the Python object, the tensor of C++, and what autograd adds to it.
@@ -147,9 +148,9 @@ def tensor_places(objects: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Args:
         objects: the places of the tensors' Python objects (see `object_places`).
     """
-    starts = MEMORY[objects[1::2]]
-    ranks = MEMORY[_words_of(starts, _RANK)].astype(np.intp)
-    added = MEMORY[_words_of(starts, _AUTOGRAD)]
+    starts = read(objects[1::2])
+    ranks = read(_words_of(starts, _RANK)).astype(np.intp)
+    added = read(_words_of(starts, _AUTOGRAD))
     places = [np.empty(0, np.intp)]
     for rank in range(min(ranks.max(initial=0), _MOST_AXES) + 1):
         sizes = *range(_SIZES, _SIZES + rank), *range(_STRIDES, _STRIDES + rank)
@@ -173,7 +174,7 @@ def _word_of(tensor: torch.Tensor, number: int) -> int:
 @functools.cache
 def knows_tensors() -> bool:
     """Returns True if tensors can be read."""
-    if MEMORY is None or sys.implementation.name != "cpython":
+    if sys.maxsize < 2**32 or sys.implementation.name != "cpython":
         return False
     with torch_c.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
         return _knows_geometry() and _knows_kinds() and _knows_autograd() and _knows_objects()
@@ -217,7 +218,7 @@ def _knows_autograd() -> bool:
     leaf, gradient = torch.empty(2, device="cpu", requires_grad=True), torch.empty(2, device="cpu")
 
     def added(tensor: torch.Tensor) -> list[int]:
-        return MEMORY[tensor_places(object_places([tensor]))[1]].tolist()
+        return read(tensor_places(object_places([tensor]))[1]).tolist()
 
     before = added(leaf)
     if not before or before[1] or not added(leaf * 1)[1]:
@@ -240,7 +241,7 @@ def _knows_objects() -> bool:
 
     def found() -> list[int]:
         places = *object_places([one]), *hook_places([one])
-        return [int(MEMORY[index]) for index in places]
+        return [int(read(index)) for index in places]
 
     if found() != expected():
         return False

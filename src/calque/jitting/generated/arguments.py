@@ -43,7 +43,7 @@ def write_arguments(
             no attributes.
         state: the cells that the arguments must not share.
         grad: whether gradients are enabled, now and in each call.
-        watched: tensors of the state, which the arguments must not be.
+        watched: tensors of the state; if kinds are compared, together with the arguments'.
     """
     count, beside = len(leaves), watched.beside
     source.line(f"if len(args) != {count}: {LEAVE}")
@@ -52,11 +52,6 @@ def write_arguments(
     names, held = arguments(count), cells(count)
     listed = ", ".join(names)
     source.line(f"{listed}, = args")
-    if watched.ids and count <= _PAIRS:
-        text = " or ".join(f"{{1}}({name}) in {{0}}" for name in names)
-        source.line(f"if {text.format(source.name(watched.ids), source.name(id))}: {LEAVE}")
-    elif watched.ids:
-        source.line(f"if not {{}}(map({{}}, args)): {LEAVE}", watched.ids.isdisjoint, id)
     if len(beside) <= _FEW:
         others = "".join(f", {source.name(tensor)}" for tensor in beside)
     else:

@@ -22,6 +22,8 @@ from calque.program.equal_state import EqualGuard
 from calque.program.pinning import PlacementGuard
 from calque.state import StateGuard
 from calque.state.code_attributes import assignments
+from calque.state.identity import Identities
+from calque.state.rows import HOOKS_OF_TENSORS
 from calque.state.values import MISSING
 from calque.state.versions import Versions, own_dict, version_of
 
@@ -32,12 +34,7 @@ _MOST_PLACES = 256
 _PLACES = {
     "variable": "{}.cell_contents is not {}",
 }
-_ATTRIBUTES = frozenset(
-    (
-        *("__dict__", "__mro__", "__name__"),
-        *("_backward_hooks", "_post_accumulate_grad_hooks", "default_factory", "maxlen"),
-    )
-)
+_ATTRIBUTES = frozenset(("__dict__", "__mro__", "__name__", "default_factory", "maxlen"))
 """The attributes whose names may occur in a line."""
 Known = frozenset[int]
 """The ids of tensors whose words are compared."""
@@ -170,8 +167,7 @@ def _write_state(source: GeneratedFunction, guard: StateGuard, known: Known) -> 
         source.line(f"if any({{}}): {LEAVE}", empty)
     for one in versions:
         _write_versions(source, one)
-    if not known.issuperset(map(id, identities.unhooked)):
-        source.line(f"if not {{}}(): {LEAVE}", identities.have_no_hooks)
+    _write_unhooked(source, identities, known)
     special = identities.special
     if special is not None:
         line = f"if {{}}.count != {{}}.seen and not {{}}(): {LEAVE}"
@@ -196,6 +192,17 @@ def _write_state(source: GeneratedFunction, guard: StateGuard, known: Known) -> 
             source.line(f"if {{}}.{key} is not {{}}: {LEAVE}", holder, value)
         else:
             source.line(f"if {{}}({{}}) is not {{}}: {LEAVE}", attrgetter(key), holder, value)
+
+
+def _write_unhooked(source: GeneratedFunction, identities: Identities, known: Known) -> None:
+    """Write the lines that compare the hooks of tensors that had none."""
+    tensors = [one for one in identities.unhooked if id(one) not in known]
+    if len(tensors) > _FEW:
+        source.line(f"if not {{}}(): {LEAVE}", identities.have_no_hooks)
+        return
+    for one in tensors:
+        for name in HOOKS_OF_TENSORS:
+            source.line(f"if {{}}.{name} is not None: {LEAVE}", one)
 
 
 def _write_versions(source: GeneratedFunction, versions: Versions) -> None:

@@ -62,7 +62,7 @@ class TensorWords:
 
     def _read(self) -> _Read:
         places = memory.tensor_places(self._objects)
-        a, b, c = (memory.MEMORY[found].tobytes() for found in (self.objects, *places))
+        a, b, c = (memory.read(found).tobytes() for found in (self.objects, *places))
         return _Read(*places, (a, b, c))
 
     def _adopt(self, now: _Read) -> None:
@@ -81,10 +81,10 @@ class TensorWords:
 
     def write(self, source: GeneratedFunction) -> None:
         """Write the line that compares the words."""
-        read, own = source.name(memory.MEMORY), source.name(self)
+        read, own = source.name(memory.read), source.name(self)
         parts = [("objects", 0), ("tensors", 1), ("autograd", 2)]
         differ = " or ".join(
-            f"{read}[{own}.{name}].tobytes() != {own}.seen[{index}]" for name, index in parts
+            f"{read}({own}.{name}).tobytes() != {own}.seen[{index}]" for name, index in parts
         )
         source.line(f"if ({differ}) and not {{}}(): {LEAVE}", self.hold)
 
@@ -92,17 +92,19 @@ class TensorWords:
 class WatchedTensors:
     """The tensors of guards: those whose words are compared, and the others.
 
+    Args:
+        guards: the guards.
+        args: example arguments, whose kinds are compared.
+
     Attributes:
         words: compares the words; None if there are few tensors.
         beside: the tensors whose kinds must be compared.
-        ids: the ids of tensors that no argument may be, apart from those of `beside`.
         known: the ids of all tensors whose words are compared.
     """
 
     def __init__(self, guards: Sequence[Guard], args: Sequence[torch.Tensor], grad: bool) -> None:
         held = tensors_of(guards)
         self.beside: list[torch.Tensor] = held
-        self.ids: frozenset[int] = frozenset()
         self.known: frozenset[int] = frozenset()
         self.words: TensorWords | None = None
         readable = _distinct([*held, *_others(guards)]) if len(held) >= _FEWEST else []
@@ -113,7 +115,6 @@ class WatchedTensors:
         compared = [one for one in held if id(one) in known]
         if not compared:
             return
-        self.ids = frozenset(map(id, compared))
         keys = {torch_c.dispatch_keys(one).raw_repr() for one in args}
         others = {torch_c.dispatch_keys(one).raw_repr(): one for one in compared}
         self.beside = [one for one in held if id(one) not in known]
@@ -221,7 +222,7 @@ class ContainerWords:
 
     def hold(self) -> bool:
         """Returns True if the containers are empty, and the dicts hold what they held."""
-        now = memory.MEMORY[self.index].tobytes()  # read first, so that later changes are detected
+        now = memory.read(self.index).tobytes()  # read first, so that later changes are detected
         if now[: len(self._constant)] != self._constant:
             return False
         if not all(one.hold() for one in self._read):
@@ -231,6 +232,6 @@ class ContainerWords:
 
     def write(self, source: GeneratedFunction) -> None:
         """Write the line that compares the words."""
-        read, own = source.name(memory.MEMORY), source.name(self)
-        line = f"if {read}[{own}.index].tobytes() != {own}.seen and not {{}}(): {LEAVE}"
+        read, own = source.name(memory.read), source.name(self)
+        line = f"if {read}({own}.index).tobytes() != {own}.seen and not {{}}(): {LEAVE}"
         source.line(line, self.hold)

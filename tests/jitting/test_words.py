@@ -10,7 +10,7 @@ import calque
 from calque.jitting.generated import words
 from calque.upstream import memory
 from tests.jitting.taking import Taken
-from tests.upstream.test_memory import CHANGES
+from tests.upstream.test_memory import CHANGES, Named
 
 COUNT = 12
 
@@ -83,6 +83,23 @@ def test_a_change_of_one_of_many_tensors_is_seen(change, given, grad, taken, mad
         for index in (3, 3, 0):
             change(state.tensors[index])
             agree(step, state, args)
+
+
+@pytest.mark.parametrize("named", [range(12), range(0, 12, 2), range(6)])
+@pytest.mark.parametrize("change", CHANGES[:4] + CHANGES[-7:-4], ids=lambda one: one.__name__)
+@pytest.mark.sampled(4)
+def test_tensors_of_other_classes_are_compared_beside(change, named, taken):
+    state = State()
+    for index in named:
+        held = state.tensors[index]
+        state.tensors[index] = Named(held.detach(), requires_grad=held.requires_grad)
+    step = calque.jit(state.total)
+    for _ in range(5):
+        assert step().item() == state.total().item()
+    assert taken.count > 0
+    for index in (3, 4):
+        change(state.tensors[index])
+        agree(step, state, [])
 
 
 def filled_list(one):

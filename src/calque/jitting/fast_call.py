@@ -106,7 +106,7 @@ def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Cal
     if alone:  # some guards are checked later, with their numbers and arrays
         later = guards_of_inputs(program)
         guards = [one for one in guards if type(one) is not OptimizerGuard and one not in later]
-    watched = WatchedTensors(guards, args, grad)
+    watched = WatchedTensors(guards, args)
     write_arguments(source, list(args), program.state_written, grad, watched)
     write_modes(source, grad, dtype, precise, not args)
     write_placements(source, args, cells(len(args)))

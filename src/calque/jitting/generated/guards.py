@@ -63,7 +63,7 @@ def write_guards(
         alone: whether there are no arguments, with which the kinds would have been compared.
         watched: the tensors of the guards.
     """
-    watched = watched or WatchedTensors(guards, (), grad)
+    watched = watched or WatchedTensors(guards, ())
     source.line("try:")
     source.indent()
     if alone and watched.beside:

@@ -102,7 +102,7 @@ class WatchedTensors:
         known: the ids of all tensors whose words are compared.
     """
 
-    def __init__(self, guards: Sequence[Guard], args: Sequence[torch.Tensor], grad: bool) -> None:
+    def __init__(self, guards: Sequence[Guard], args: Sequence[torch.Tensor]) -> None:
         held = tensors_of(guards)
         self.beside: list[torch.Tensor] = held
         self.known: frozenset[int] = frozenset()
@@ -111,10 +111,11 @@ class WatchedTensors:
         if not readable or not memory.knows_tensors():
             return
         readable = [one for one in readable if memory.is_readable(one)]
-        self.known = known = frozenset(map(id, readable))
+        known = frozenset(map(id, readable))
         compared = [one for one in held if id(one) in known]
         if not compared:
             return
+        self.known = known
         keys = {torch_c.dispatch_keys(one).raw_repr() for one in args}
         others = {torch_c.dispatch_keys(one).raw_repr(): one for one in compared}
         self.beside = [one for one in held if id(one) not in known]

@@ -19,8 +19,8 @@ from calque.upstream import memory, torch_c
 
 _FEWEST = 8
 """The number of tensors from which on their words are compared."""
-_SHORTEST = 50
-"""The time, in tens of ns, that other comparisons of containers must take before words are."""
+_SHORTEST = 120
+"""The time, in tens of ns, that other comparisons of containers must take before words are read."""
 _requires_grad = attrgetter("requires_grad")
 _gradient = attrgetter("grad")
 _hooks = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")

@@ -17,11 +17,12 @@ from calque.jitting.generated.arguments import (
     write_modes,
     write_surroundings,
 )
-from calque.jitting.generated.guards import tensors_of, write_guards
+from calque.jitting.generated.guards import write_guards
 from calque.jitting.generated.kinds import is_known
 from calque.jitting.generated.placements import guards_of_inputs, write_placements
 from calque.jitting.generated.source import GeneratedFunction
 from calque.jitting.generated.steps import is_simple, write_step
+from calque.jitting.generated.words import WatchedTensors
 from calque.jitting.guards import OptimizerGuard
 from calque.program import call_serialization
 from calque.state import StateGuard
@@ -105,10 +106,11 @@ def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Cal
     if alone:  # some guards are checked later, with their numbers and arrays
         later = guards_of_inputs(program)
         guards = [one for one in guards if type(one) is not OptimizerGuard and one not in later]
-    write_arguments(source, list(args), program.state_written, grad, tensors_of(guards))
+    watched = WatchedTensors(guards, args)
+    write_arguments(source, list(args), program.state_written, grad, watched)
     write_modes(source, grad, dtype, precise, not args)
     write_placements(source, args, cells(len(args)))
-    write_guards(source, guards, grad, not args)
+    write_guards(source, guards, grad, not args, watched)
     if alone:
         write_step(source, program)
     else:

@@ -67,6 +67,7 @@ class Identities:
         empty: containers that were empty.
         versions: compare dicts that have a version.
         special: compares classes and the code of functions; None if there are none.
+        unhooked: tensors that have no hooks.
         values: compare everything else.
     """
 
@@ -139,7 +140,7 @@ class Identities:
         values = [row.before[key] for row, _, key in self._reads]
         self._expect_values(partial(map, call, reads, owners), values)
         special: list[Callable[[], bool]] = []
-        self._unhooked: list[Any] = []
+        self.unhooked: list[Any] = []
         self._expect_versions()
         for names, rows in self._attributes.items():
             if names in SPECIAL:
@@ -159,8 +160,8 @@ class Identities:
         if self._watched:
             self.values.append(self._has_no_new_names)
         self._checks: list[Callable[[], bool]] = []
-        if self._unhooked:
-            self.values.append(partial(_have_no_hooks, self._unhooked))
+        if self.unhooked:
+            self._checks.append(self.have_no_hooks)
         if self.empty:
             self._checks.append(partial(_all_empty, self.empty))
         self._checks += [versions.hold for versions in self.versions]
@@ -200,7 +201,7 @@ class Identities:
                 rows = [row for row in rows if row not in self._owning]
                 if not _have_plain_dicts([row.owner for row in rows]):
                     return None
-            if names not in SPECIAL:
+            if names not in SPECIAL and not self._are_unhooked(names, rows):
                 items = [(r.owner, name, value) for r in rows for name, value in r.before.items()]
                 found += [("attribute", *item) for item in items]
         found += [("looked up", get, name, value) for get, name, value in self._held]
@@ -240,13 +241,17 @@ class Identities:
             return
         owners = [row.owner for row in rows]
         values = [value for row in rows for value in row.before.values()]
-        if names == _HOOKS and all(value is None for value in values):
-            self._unhooked += owners
+        if self._are_unhooked(names, rows):
+            self.unhooked += owners
         elif len(names) == 1:
             self._expect_values(partial(map, attrgetter(*names), owners), values)
         else:
             read = partial(map, attrgetter(*names), owners)
             self._expect_values(partial(_flattened, read), values)
+
+    @staticmethod
+    def _are_unhooked(names: tuple[str, ...], rows: list[Row]) -> bool:
+        return names == _HOOKS and all(v is None for row in rows for v in row.before.values())
 
     def _expect_dicts(self, rows: list[Row]) -> None:
         """Compare the dicts of objects; for those whose class overrides attribute access, this
@@ -295,6 +300,13 @@ class Identities:
             if not check():
                 return False
         return True
+
+    def have_no_hooks(self) -> bool:
+        """Returns True if the `unhooked` tensors still have none."""
+        try:
+            return all(_only_none(map(read, self.unhooked)) for read in _HOOKS_READ)
+        except TypeError:  # a dict is not hashable
+            return False
 
     def _has_no_new_names(self) -> bool:
         """Returns True if no name that the program found missing has appeared in a namespace."""
@@ -346,13 +358,6 @@ def _same_strings(dicts: list[dict[str, Any]], keys: list[str]) -> bool:
 
 def _values_of(dicts: list[dict[Any, Any]]) -> Iterable[Any]:
     return chain.from_iterable(map(dict.values, dicts))
-
-
-def _have_no_hooks(tensors: list[Any]) -> bool:
-    try:
-        return all(_only_none(map(read, tensors)) for read in _HOOKS_READ)
-    except TypeError:  # a dict is not hashable
-        return False
 
 
 def _comparing(names: tuple[str, ...], rows: list[Row]) -> Callable[[], bool]:

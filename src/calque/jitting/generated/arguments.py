@@ -1,12 +1,11 @@
 """Generates the lines that check whether a call is of the kind for which a program was compiled."""
 
-from collections.abc import Sequence
-
 import torch
 
 from calque.device.runtime import precision
 from calque.jitting.generated.kinds import kinds_of
 from calque.jitting.generated.source import LEAVE, GeneratedFunction
+from calque.jitting.generated.words import WatchedTensors
 from calque.jitting.inlined import DISPATCHED, SURROUNDINGS
 from calque.upstream import torch_c
 
@@ -32,7 +31,7 @@ def write_arguments(
     leaves: list[torch.Tensor],
     state: object,
     grad: bool,
-    beside: Sequence[torch.Tensor] = (),
+    watched: WatchedTensors,
 ) -> None:
     """Write the lines that unpack the arguments, and leave if they are of a different kind.
 
@@ -44,9 +43,9 @@ def write_arguments(
             no attributes.
         state: the cells that the arguments must not share.
         grad: whether gradients are enabled, now and in each call.
-        beside: tensors of the state, whose kinds are compared together with the arguments'.
+        watched: tensors of the state; if kinds are compared, together with the arguments'.
     """
-    count = len(leaves)
+    count, beside = len(leaves), watched.beside
     source.line(f"if len(args) != {count}: {LEAVE}")
     if not leaves:
         return

@@ -69,3 +69,20 @@ for _ in range(3):
     assert second(torch.ones(2, device="jax")).tolist() == [0.5, 0.5]
 """
     new_process.check(program)
+
+
+def test_the_audit_hook_is_silent_while_python_exits() -> None:
+    """Python then first clears the names of modules that begin with an underscore."""
+    program = """
+import torch
+import calque
+from calque.state import running
+
+calque.jit(lambda x: x + 1)(torch.ones(2, device="jax"))
+for name in [name for name in vars(running) if name.startswith("_") and name[1] != "_"]:
+    setattr(running, name, None)
+id(running)
+open("/dev/null").close()
+"""
+    done = new_process.run(program)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr

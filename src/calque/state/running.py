@@ -33,8 +33,6 @@ from calque.state.watched_calls import MONITORS, active
 from calque.upstream.python_internals import UNSEEN_FILES, UNSEEN_NAMES, entered_unseen, set_hook
 
 _EVENTS = ("open", "socket.", "subprocess.Popen", "os.", "shutil.", "tempfile.", "sqlite3.")
-_FREQUENT = frozenset(("builtins.id", "object.__getattr__", "sys.settrace", "sys._getframe"))
-"""Events of which a trace causes very many: it compares ids, and reads the code of frames."""
 _REPEATED = frozenset(("os.putenv", "os.unsetenv"))
 """Events of what each call repeats: the environment is a dict."""
 _TELLING = frozenset(m.__file__ for m in (linecache, logging, traceback, warnings))
@@ -326,9 +324,10 @@ def _install_audit() -> None:
 
 @entered_unseen
 def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in _FREQUENT:
+    # A trace causes very many of these: it compares ids, and reads the code of frames.
+    if event in {"builtins.id", "object.__getattr__", "sys.settrace", "sys._getframe"}:
         return
-    if active is None:  # Python is exiting, and has cleared the module
+    if _EVENTS is None:  # Python is exiting, and has cleared the module, beginning with such names
         return
     if event in ASSIGNED:  # no calls here, so that other threads do not run in between
         if arguments[1] in SPECIAL_NAMES:

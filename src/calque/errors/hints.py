@@ -25,31 +25,28 @@ _ARRAY = (
 )
 
 # The class of an error, a pattern in its text, and the hint.
-_HINTS = tuple(
-    (kind, re.compile(pattern), hint)
-    for kind, pattern, hint in (
-        ("RuntimeError", r"at start of device string: ", _NAME),
-        ("RuntimeError", r"^Invalid device string: '(jax|[a-z]+:jax)", _NAME),
-        ("NotImplementedError", r"^Could not run '.*' with arguments from the 'XLA' ", _NAME),
-        ("AssertionError", r"^Torch not compiled with CUDA enabled", _CUDA),
-        ("RuntimeError", r"^(Found no NVIDIA driver|No CUDA GPUs are available)", _CUDA),
-        (
-            "RuntimeError",
-            r"^Attempting to deserialize object on a CUDA device but",
-            'Load it with map_location="jax", or "cpu".',
-        ),
-        ("InvalidBackend", r"^Invalid backend: '(jax|xla|tpu)'", _BACKEND),
-        ("BackendCompilerFailed", r"to install torch_xla", _BACKEND),
-        ("TypeError", r"must be Tensor, not (\w*Tracer|jaxlib\S*ArrayImpl)$", _TENSOR),
-        (
-            "TypeError",
-            r"^unsupported operand .*'(Tensor|Parameter)' and '(jaxlib\S*ArrayImpl|\w*Tracer)'",
-            _TENSOR,
-        ),
-        ("TypeError", r"type <class 'torch\.(Tensor|nn\.parameter\.Parameter)'>", _ARRAY),
-    )
+_HINTS = (
+    ("RuntimeError", r"at start of device string: ", _NAME),
+    ("RuntimeError", r"^Invalid device string: '(jax|[a-z]+:jax)", _NAME),
+    ("NotImplementedError", r"^Could not run '.*' with arguments from the 'XLA' ", _NAME),
+    ("AssertionError", r"^Torch not compiled with CUDA enabled", _CUDA),
+    ("RuntimeError", r"^(Found no NVIDIA driver|No CUDA GPUs are available)", _CUDA),
+    (
+        "RuntimeError",
+        r"^Attempting to deserialize object on a CUDA device but",
+        'Load it with map_location="jax", or "cpu".',
+    ),
+    ("InvalidBackend", r"^Invalid backend: '(jax|xla|tpu)'", _BACKEND),
+    ("BackendCompilerFailed", r"to install torch_xla", _BACKEND),
+    ("TypeError", r"must be Tensor, not (\w*Tracer|jaxlib\S*ArrayImpl)$", _TENSOR),
+    (
+        "TypeError",
+        r"^unsupported operand .*'(Tensor|Parameter)' and '(jaxlib\S*ArrayImpl|\w*Tracer)'",
+        _TENSOR,
+    ),
+    ("TypeError", r"type <class 'torch\.(Tensor|nn\.parameter\.Parameter)'>", _ARRAY),
 )
-_REGISTERED = re.compile(r"\n+(\w+: (fallthrough )?registered at .*\n?)+")
+_REGISTERED = r"\n+(\w+: (fallthrough )?registered at .*\n?)+"
 """PyTorch's list of the devices that have an operator, about sixty lines."""
 
 
@@ -60,9 +57,9 @@ def add_hint(error: Exception) -> bool:
         Whether there is a hint for it.
     """
     for kind, pattern, hint in _HINTS:
-        if type(error).__name__ == kind and pattern.search(text := str(error)):
+        if type(error).__name__ == kind and re.search(pattern, text := str(error)):
             error.add_note(hint)
-            if _REGISTERED.search(text):
-                error.args = (_REGISTERED.sub("\n", text).rstrip(),)
+            if re.search(_REGISTERED, text):
+                error.args = (re.sub(_REGISTERED, "\n", text).rstrip(),)
             return True
     return False

@@ -22,7 +22,7 @@ from calque.errors.tracebacks import is_full, with_user_frames_only
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SENT = "\nOriginal Traceback (most recent call last):\n"  # from torch._utils.ExceptionWrapper
 # A frame as Python prints it: its file, then lines of the program, further indented.
-_FRAME = re.compile(r'  File "(?P<file>[^"\n]*)", line \d+.*\n(?:    .*\n)*')
+_FRAME = r'  File "(?P<file>[^"\n]*)", line \d+.*\n(?:    .*\n)*'
 
 
 def install() -> None:
@@ -57,14 +57,16 @@ def _is_sent_by_ours(error: Exception) -> bool:
     in another process.
     """
     _, mark, after = _text(error).partition(_SENT)
-    return bool(mark) and any(frame["file"].startswith(_CALQUE) for frame in _FRAME.finditer(after))
+    return bool(mark) and any(
+        frame["file"].startswith(_CALQUE) for frame in re.finditer(_FRAME, after)
+    )
 
 
 def _shorten_sent(error: Exception) -> None:
     """Remove library frames from a traceback in an exception's text."""
     before, mark, after = _text(error).partition(_SENT)
     if mark:
-        kept = _FRAME.sub(lambda frame: "" if is_library(frame["file"]) else frame[0], after)
+        kept = re.sub(_FRAME, lambda frame: "" if is_library(frame["file"]) else frame[0], after)
         error.args = (before + mark + kept,)
 
 

@@ -9,6 +9,7 @@ debugger, a coverage tool) is still called, and while code of calque runs, it is
 import inspect
 import linecache
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -45,6 +46,8 @@ _OF_OPTIMIZERS = frozenset(
 )
 _AS_ARRAY = torch.Tensor.__array__.__code__
 _REPORTED = frozenset((_AS_ARRAY, torch.Tensor.__hash__.__code__))
+_TELLING_ENGINE = (_AS_ARRAY.co_filename, os.path.dirname(_SCHEDULERS))
+"""The files of `_REPORTED`, and those of which `_visit_engine` looks at each function."""
 
 
 class Running:
@@ -71,6 +74,7 @@ class Running:
         # By id, because equal code in two files is not the same.
         self._seen: dict[int, CodeType] = {}
         self._entered: dict[int, CodeType] = {}
+        self._quiet: set[str] = set()  # files that ran, and that define nothing to report
         self._now: set[CodeType] = snapshot.code.outside
         self._before: Any = None
         self._calls_watched = False
@@ -132,16 +136,17 @@ class Running:
 
     def _on_call(self) -> Callable[[FrameType, str, Any], Any]:
         """Handles every call of Python code, so it must be fast."""
-        seen, visit, before = self._seen, self._visit, self._before
+        seen, visit, before, quiet = self._seen, self._visit, self._before, self._quiet
 
         @entered_unseen
         def on_call(frame: FrameType, event: str, argument: object) -> Any:
             code = frame.f_code
             # Nothing before this may let an exception of another thread in, because C++ calls these
             # functions.
-            if code.co_name in UNSEEN_NAMES and code.co_filename in UNSEEN_FILES:
+            file = code.co_filename
+            if file in quiet or (code.co_name in UNSEEN_NAMES and file in UNSEEN_FILES):
                 return
-            if id(code) not in seen:
+            if id(code) not in seen:  # which Python tells the audit hook
                 visit(code, frame)
 
         def on_call_and_pass(frame: FrameType, event: str, argument: object) -> Any:
@@ -170,6 +175,8 @@ class Running:
         self._seen[id(code)] = code
         if owner_of_file(code.co_filename) is Owner.ENGINE:
             self._visit_engine(code)
+            if not code.co_filename.startswith(_TELLING_ENGINE):
+                self._quiet.add(code.co_filename)
             return
         if comes_between(frame):
             del self._seen[id(code)]
@@ -317,9 +324,10 @@ def _install_audit() -> None:
 
 @entered_unseen
 def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "object.__getattr__":  # a trace function reads the code of frames
+    # A trace causes very many of these: it compares ids, and reads the code of frames.
+    if event in {"builtins.id", "object.__getattr__", "sys.settrace", "sys._getframe"}:
         return
-    if active is None:  # Python is exiting, and has cleared the module
+    if _EVENTS is None:  # Python is exiting, and has cleared the module, beginning with such names
         return
     if event in ASSIGNED:  # no calls here, so that other threads do not run in between
         if arguments[1] in SPECIAL_NAMES:

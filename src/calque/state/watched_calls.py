@@ -43,7 +43,10 @@ def unwatched(function: _F) -> _F:
         hook = active.hook
         if hook is None or sys.gettrace() is not hook:
             return function(*args, **kwargs)
-        set_hook(sys.settrace, None)
+        try:
+            sys.settrace(None)
+        except RuntimeError:  # another thread is setting one
+            set_hook(sys.settrace, None)
         try:
             return function(*args, **kwargs)
         finally:

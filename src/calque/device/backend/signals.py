@@ -52,8 +52,9 @@ def _of_a_context(value: object) -> Iterator[Callable[..., Any]]:
     if isinstance(value, type) and {"__enter__", "__exit__"} <= vars(value).keys():
         methods = (vars(value)["__enter__"], vars(value)["__exit__"])
         yield from (method for method in methods if isinstance(method, FunctionType))
-    elif inspect.isgeneratorfunction(made_by := getattr(value, "__wrapped__", None)):
-        yield made_by
+    elif (made_by := getattr(value, "__wrapped__", None)) is not None:
+        if inspect.isgeneratorfunction(made_by):
+            yield made_by
 
 
 STEPS: tuple[Callable[..., Any], ...] = (

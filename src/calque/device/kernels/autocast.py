@@ -6,10 +6,12 @@ PyTorch has tables only for its own devices. Here, this is a fact of each operat
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
+from calque.device.kernels.binding import operator_names, overload_of, when_called
 from calque.ops.table.facts import operators_with
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import tree_leaves, tree_map
@@ -65,10 +67,8 @@ def _widest(op: Kernel) -> Kernel:
 _MAKERS = {"lower": _lower, "float32": _float32, "widest": _widest}
 
 
-def _overload(name: str) -> Any:
-    """Returns an operator; None if this release of PyTorch does not have it."""
-    packet, _, overload = name.removeprefix("aten::").partition(".")
-    return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+def _made(name: str, dtype: str) -> Kernel:
+    return _MAKERS[dtype](overload_of(name))
 
 
 def _refuse(message: str) -> Kernel:
@@ -81,9 +81,10 @@ def _refuse(message: str) -> Kernel:
 def install(aten: torch.library.Library, everything: torch.library.Library) -> None:
     """Register the tables; autocast does not affect other operators."""
     everything.fallback(torch.library.fallthrough_kernel, KEY)
+    known = set(operator_names())
     for name, dtype in operators_with("autocast").items():
-        op = _overload(name)
-        if op is not None:
-            aten.impl(name.removeprefix("aten::"), _MAKERS[dtype](op), KEY)
+        if name in known:
+            make = partial(_made, name, dtype)
+            aten.impl(name.removeprefix("aten::"), when_called(make), KEY)
     for name, message in operators_with("unsafe_autocast").items():
         aten.impl(name.removeprefix("aten::"), _refuse(message), KEY)

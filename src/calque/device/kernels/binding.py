@@ -7,6 +7,7 @@ changes arguments, the write-back. Operators without a rule go to `fallback`.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, lru_cache, partial
 from itertools import repeat
+from types import CodeType
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from calque.upstream.dispatch_mode import keep_dynamo_out
 from calque.upstream.torch_internals import OpOverload
 
 Kernel = Callable[..., Any]
+_kept_out: dict[int, CodeType] = {}
 _COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
 
 _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory", "generator"))
@@ -82,7 +84,7 @@ def runner(rule: Rule, in_place: str | None = None, place: int = 0) -> Runner:
 def functional(rule: Rule) -> Kernel:
     """Returns the kernel of an operator that returns new tensors."""
     if rule.random or rule.check is not None or strides.always(rule.name):
-        return _when_called(lambda: runner(rule).general)
+        return when_called(lambda: runner(rule).general)
     return fast_path.kernel_of(lambda: runner(rule))
 
 
@@ -153,7 +155,7 @@ def _pairs(targets: Any, values: Any) -> Iterator[tuple[Any, Any]]:
 
 def in_place(name: str, rule: Rule) -> Kernel:
     """Returns the kernel of `op_`: the functional rule, written to its first argument."""
-    return _when_called(lambda: _in_place(name, rule))
+    return when_called(lambda: _in_place(name, rule))
 
 
 def _in_place(name: str, rule: Rule) -> Kernel:
@@ -188,7 +190,7 @@ def _in_place(name: str, rule: Rule) -> Kernel:
     return fast_path.in_place(run, name, general, written.apart)
 
 
-def _when_called(make: Callable[[], Kernel]) -> Kernel:
+def when_called(make: Callable[[], Kernel]) -> Kernel:
     """Returns a kernel that is created at its first call, because most are never called."""
     made: Kernel | None = None
 
@@ -209,7 +211,7 @@ def out_form(name: str) -> Kernel:
     """Returns the kernel of an `out=` overload: a functional rule of the same arguments,
     written to `out`.
     """
-    return _when_called(lambda: _out_form(name))
+    return when_called(lambda: _out_form(name))
 
 
 def _out_form(name: str) -> Kernel:
@@ -353,7 +355,10 @@ def derived(name: str) -> Kernel | None:
 
 def untraced(kernel: Kernel) -> Kernel:
     """Keep `torch.compile` from compiling a kernel's frames around a graph break."""
-    keep_dynamo_out(getattr(kernel, "__code__", None) or type(kernel).__call__.__code__)
+    code = getattr(kernel, "__code__", None) or type(kernel).__call__.__code__
+    if id(code) not in _kept_out:  # most kernels are closures of a few functions
+        keep_dynamo_out(code)
+        _kept_out[id(code)] = code
     return kernel
 
 

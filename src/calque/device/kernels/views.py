@@ -59,7 +59,8 @@ def _left_to_devices() -> list[str]:
     )
     # Autograd marks views with this key.
     aten = [name for name in made.intersection(of(_MARKS_VIEWS)) if name.startswith(_ATEN)]
-    return [name for name in aten if _gives_views(schema_of(name))]
+    new = [name for name in aten if not name.partition(".")[0].endswith("_")]
+    return [name for name in new if _gives_views(schema_of(name))]
 
 
 def _moved_in_place() -> list[str]:
@@ -72,7 +73,7 @@ def _moved_in_place() -> list[str]:
     moved = []
     for base, names in overloads.items():
         functional = overloads.get(base[:-1], ()) if base.endswith("_") else ()
-        if functional and not computed.intersection(names):
+        if functional and computed.isdisjoint(names):
             if any(_gives_views(schema_of(each)) for each in functional):
                 moved += [name for name in names if changes_geometry(_overload(name))]
     return moved

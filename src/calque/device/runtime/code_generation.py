@@ -25,10 +25,10 @@ _PART = 256  # instructions in a part
 _SMALL = 1 << 16  # elements of the largest array of a program
 _compile = compiler.backend_compile_and_load
 
-_SHAPES = re.compile(r"tensor<((?:\d+x)+)[a-z]")
-_LESS_EXACT = re.compile(r"stablehlo\.(?:tan|atan2)\b|[x<]f16>")
+_SHAPES = r"tensor<((?:\d+x)+)[a-z]"
+_LESS_EXACT = r"stablehlo\.(?:tan|atan2)\b|[x<]f16>"
 """What rounds differently if its code is generated directly."""
-_SLOWER = re.compile(
+_SLOWER = (
     r"stablehlo\.(?:transpose|concatenate|reverse|exponential)\b"
     r"|x(?:f64|complex<f64>)>"
     r"|\(tensor<[\dx]+b?f\d+>\) -> tensor<[\dx]+u?i\d+>"
@@ -80,8 +80,8 @@ def _options(module: Any) -> list[tuple[str, Any]]:
     text = module.operation.get_asm(large_elements_limit=16)
     parts = min(_MOST_PARTS, 1 + text.count("stablehlo.") // _PART)
     options: list[tuple[str, Any]] = [(_PARTS, parts)]
-    is_as_fast = _largest(text) <= _SMALL or _SLOWER.search(text) is None
-    if is_as_fast and _LESS_EXACT.search(text) is None:
+    is_as_fast = _largest(text) <= _SMALL or re.search(_SLOWER, text) is None
+    if is_as_fast and re.search(_LESS_EXACT, text) is None:
         options.append((_EMITTERS, False))
     flags = os.environ.get("XLA_FLAGS", "")
     return [option for option in options if option[0] not in flags]
@@ -90,7 +90,7 @@ def _options(module: Any) -> list[tuple[str, Any]]:
 def _largest(text: str) -> int:
     """Returns the number of elements of the largest array in a program."""
     largest = 0
-    for sizes in {found.group(1) for found in _SHAPES.finditer(text)}:
+    for sizes in {found.group(1) for found in re.finditer(_SHAPES, text)}:
         count = 1
         for size in sizes[:-1].split("x"):
             count *= int(size)

@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.scipy.special import i0
 
 from calque.ops.table.facts import facts
 from calque.ops.table.helpers import cast, is_known
@@ -317,7 +317,9 @@ def kaiser_window_beta(window_length: int, periodic: bool, beta: float, dtype: A
     last = window_length - (not periodic)
     at = jnp.arange(window_length, dtype=wide) * (2 / last) - 1
     scale = jnp.asarray(beta, wide)
-    return (i0(scale * jnp.sqrt((1 - at) * (1 + at))) / i0(scale)).astype(dtype)
+    return (
+        jax.scipy.special.i0(scale * jnp.sqrt((1 - at) * (1 + at))) / jax.scipy.special.i0(scale)
+    ).astype(dtype)
 
 
 # Complex numbers from their parts -----------------------------------------------------------------

@@ -8,9 +8,9 @@ form, with series for the amplitude and the phase (`bessel_series`). cos(x - pi/
 import math
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy import special
 
 from calque.ops.pointwise import bessel_series as series
 from calque.ops.pointwise.arithmetic import unary_float
@@ -84,9 +84,9 @@ def _k(order: int, scaled: bool) -> Callable[[Array], Array]:
         x = jnp.clip(self, 0, 2)
         t = x * x / 2 - 1
         if order == 0:
-            near = _sum(series.K0_NEAR, t) - jnp.log(x / 2) * special.i0(x)
+            near = _sum(series.K0_NEAR, t) - jnp.log(x / 2) * jax.scipy.special.i0(x)
         else:
-            near = _sum(series.K1_NEAR, t) / x + jnp.log(x / 2) * special.i1(x)
+            near = _sum(series.K1_NEAR, t) / x + jnp.log(x / 2) * jax.scipy.special.i1(x)
         big = jnp.maximum(self, 2)
         far = _sum((series.K0_FAR, series.K1_FAR)[order], 4 / big - 1) / jnp.sqrt(big)
         near, far = (near * jnp.exp(x), far) if scaled else (near, far * jnp.exp(-big))

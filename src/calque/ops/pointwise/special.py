@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.scipy import special
 
 from calque.ops.pointwise.arithmetic import binary, unary_float
 from calque.ops.table.facts import facts, no_kernel
@@ -24,7 +24,7 @@ def _erfcx(x: Array) -> Array:
     overflow."""
     far, terms = (10.0, 12) if x.dtype == jnp.float64 else (5.0, 9)
     safe = jnp.where(x < far, x, 0)
-    near = jnp.exp(safe * safe) * special.erfc(safe)
+    near = jnp.exp(safe * safe) * lax.erfc(safe)
     big = jnp.where(x < far, far, x)
     step = 1 / (2 * big * big)
     series = jnp.ones_like(x)
@@ -35,7 +35,7 @@ def _erfcx(x: Array) -> Array:
 
 def _digamma(x: Array) -> Array:
     pole = jnp.where(x == 0, jnp.copysign(jnp.inf, -x), jnp.nan)
-    return jnp.where((x <= 0) & (x == jnp.floor(x)), pole, special.digamma(x))
+    return jnp.where((x <= 0) & (x == jnp.floor(x)), pole, lax.digamma(x))
 
 
 def _sinc(x: Array) -> Array:
@@ -50,23 +50,32 @@ def _spherical_j0(x: Array) -> Array:
     return jnp.where(jnp.abs(x) < 0.5, small, far)
 
 
+def _of_jax(name: str) -> Callable[..., Array]:
+    """Returns a function of `jax.scipy.special`, which is imported at its first call."""
+
+    def run(*operands: Array) -> Array:
+        return getattr(jax.scipy.special, name)(*operands)
+
+    return run
+
+
 UNARY: dict[str, Callable[[Array], Array]] = {
     "erf": lax.erf,
     "erfc": lax.erfc,
     "erfinv": lax.erf_inv,
     "lgamma": lax.lgamma,
     "digamma": _digamma,
-    "i0": special.i0,
+    "i0": _of_jax("i0"),
     "sinc": _sinc,
-    "special_i0e": special.i0e,
-    "special_i1": special.i1,
-    "special_i1e": special.i1e,
-    "special_modified_bessel_i0": special.i0,
-    "special_modified_bessel_i1": special.i1,
+    "special_i0e": _of_jax("i0e"),
+    "special_i1": _of_jax("i1"),
+    "special_i1e": _of_jax("i1e"),
+    "special_modified_bessel_i0": _of_jax("i0"),
+    "special_modified_bessel_i1": _of_jax("i1"),
     "special_entr": _entropy,
     "special_erfcx": _erfcx,
-    "special_log_ndtr": special.log_ndtr,
-    "special_ndtri": special.ndtri,
+    "special_log_ndtr": _of_jax("log_ndtr"),
+    "special_ndtri": _of_jax("ndtri"),
     "special_spherical_bessel_j0": _spherical_j0,
 }
 
@@ -96,7 +105,7 @@ def _zeta(x: Array, q: Array) -> Array:
 
     most = jnp.minimum(jnp.max(steps, initial=0), 1 << 20).astype(jnp.int32)
     skipped = lax.fori_loop(jnp.int32(0), most, carry, jnp.zeros_like(q))
-    value = special.zeta(x, q + steps) + skipped
+    value = jax.scipy.special.zeta(x, q + steps) + skipped
     limit = jnp.where(q < 1, jnp.inf, 1.0)  # of q^-x, for large x
     value = jnp.where(jnp.isnan(value) & ~jnp.isnan(x) & (q <= 1), limit, value)
     value = jnp.where(pole, jnp.inf, jnp.where(undefined, jnp.nan, value))
@@ -121,7 +130,7 @@ def _temme(a: Array, x: Array, last: int) -> Array:
     )
     rest = jnp.exp(-a * half) * first / jnp.sqrt(2 * jnp.pi * a)
     sign = -1 if last else 1
-    return special.erfc(sign * eta * jnp.sqrt(a / 2)) / 2 + sign * rest
+    return lax.erfc(sign * eta * jnp.sqrt(a / 2)) / 2 + sign * rest
 
 
 def _incomplete_gamma(function: Any, last: int) -> Any:
@@ -147,8 +156,8 @@ def _incomplete_gamma(function: Any, last: int) -> Any:
 
 
 for _name, _function, _last in (
-    ("igamma", special.gammainc, 1),
-    ("igammac", special.gammaincc, 0),
+    ("igamma", _of_jax("gammainc"), 1),
+    ("igammac", _of_jax("gammaincc"), 0),
 ):
     _refusal = no_kernel(f"{_name}_cpu", BOOL, INT, COMPLEX, pair=True)
     op(_name, refuses=_refusal)(binary(opmath(_incomplete_gamma(_function, _last))))

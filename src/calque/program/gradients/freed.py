@@ -12,10 +12,12 @@ from typing import Any
 from torch.autograd.function import BackwardCFunction
 
 from calque.program.gradients.graph_boundary import Edge
+from calque.state.watched_calls import unwatched
 
 _RAW = "_raw_saved_"
 
 
+@unwatched
 def freed(start: Any, goals: Collection[Edge], stops: Collection[Edge]) -> str | None:
     """Returns PyTorch's message if a graph was freed; None if it may still have its saved values.
 

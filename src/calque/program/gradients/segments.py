@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from calque.program.gradients.graph_boundary import Edge, is_leaf_node
+from calque.state.watched_calls import unwatched
 
 Tensor = torch.Tensor
 logger: logging.Logger = logging.getLogger("calque.jit")
@@ -35,6 +36,7 @@ class Segment:
         self.ends = ends
 
 
+@unwatched
 def segments(tensors: list[Tensor], border: Collection[Edge]) -> list[Segment]:
     """Returns the segments of some tensors within the boundary, in order of dependency."""
     own: dict[Edge, int] = {}

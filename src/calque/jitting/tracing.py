@@ -238,9 +238,9 @@ class JitTrace:
         self.histories.know_arguments(self.stand_ins)
         self.state.snapshot.on_tensor = self._on_visited
         outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
-        observers = self.lifting, self._on_tensor, self._on_operator
-        given = outside, leaves, ChainMap(outside, self.state.snapshot.tensors)
-        self.host_tensor_mode: HostTensorMode = HostTensorMode(*observers, *given)
+        known = ChainMap(outside, self.state.snapshot.tensors)
+        given = self._on_tensor, self._on_operator, outside, leaves, known
+        self.host_tensor_mode: HostTensorMode = HostTensorMode(self.lifting, *given)
         self.optimizer_tracing.on_count = self.host_tensor_mode.see
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
         self.given: Any = None
@@ -354,19 +354,16 @@ class JitTrace:
         optimizers = list(self.optimizer_tracing.optimizers)
         names = names_by_cell(self.reach, optimizers, self.known.gradients())
         pinned_hosts = self.place_inputs(names)
-        recording.handles = {
-            cell: tensor
-            for cell, tensor in self.host_tensor_mode.handles.items()
-            if cell not in self.arguments.indexes
-        }
+        mode, given = self.host_tensor_mode, self.arguments.indexes
+        recording.handles = {c: one for c, one in mode.handles.items() if c not in given}
         positions = {id(t): i for i, t in enumerate(self.stand_ins)}
         if recording.backward is not None:
             watch(recording, self.late, self.made)
-        given = {id(t) for i, t in enumerate(self.leaves) if i not in recording.pinned}
+        passed = {id(t) for i, t in enumerate(self.leaves) if i not in recording.pinned}
         recording.optimizers = optimizers
         recording.guards = guards_of_state(
             self.known,
-            given | positions.keys(),
+            passed | positions.keys(),
             state_of(recording.inputs),
             self.implicit,
             self.state,
@@ -374,7 +371,6 @@ class JitTrace:
             self.apart,
             self.variables,
         )
-        mode = self.host_tensor_mode
         found = self.leaves, mode.values(), self.apart, recording, pinned_hosts
         recording.call_guards = guards_of_calls(*found) + mode.computations.guards()
 
@@ -397,4 +393,5 @@ class JitTrace:
     def forget(self) -> None:
         """Release all references, because parts of the trace refer to this object."""
         self.state.snapshot.forget()
+        self.lifting.host_computations = None
         vars(self).clear()

@@ -82,7 +82,7 @@ class Restoring(SymbolicTracer):
             attribute.node  # noqa: B018
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
-        """Like `Tracer.create_node`, but the attribute that was read before becomes a node first."""
+        """Like `Tracer.create_node`, but an attribute read before becomes a node first."""
         self._settle()
         return super().create_node(*args, **kwargs)
 

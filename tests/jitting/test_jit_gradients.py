@@ -624,3 +624,73 @@ def test_a_backward_pass_may_ask_for_an_abstract_class():
     assert run.history == ["first call"]
     Rates.register(Other)
     assert gradient() == [6, 6]
+
+
+def detached(state):
+    state.square.detach_()
+
+
+def transposed(state):
+    state.grid.t_()
+
+
+def other_values(state):
+    state.square.data = torch.full((3, 3), 5.0, device="jax")
+
+
+def transposed_values(state):
+    state.grid.data = state.grid.data.t()
+
+
+def scaled_by_a_number(state):
+    state.square.mul_(3)
+
+
+def scaled_by_the_weight(state):
+    state.square.mul_(state.weight)
+
+
+class Computed:
+    """Tensors with autograd graphs, and a function of them."""
+
+    def __init__(self):
+        self.weight = torch.ones(3, 3, device="jax", requires_grad=True)
+        self.square = self.weight * 2
+        self.grid = self.weight * torch.arange(9.0, device="jax").view(3, 3)
+
+    def total(self):
+        found = self.square[0].sum() + self.grid[0, 1] * 1000 + self.grid.stride(0) * 5
+        return found.detach() + self.square.requires_grad * 20.0 + self.square.is_leaf * 100
+
+    def gradient(self):
+        loss = (self.square * self.square).sum() + self.grid.sum()
+        return torch.autograd.grad(loss, self.weight, retain_graph=True)[0].sum()
+
+
+@pytest.mark.parametrize("asked", [Computed.total, Computed.gradient])
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(detached, transposed, other_values, transposed_values),
+        *(scaled_by_a_number, scaled_by_the_weight),
+    ],
+)
+def test_a_change_of_state_that_has_a_graph_is_seen(change, asked):
+    state = Computed()
+    step = calque.jit(lambda: asked(state))
+    for _ in range(4):
+        assert step().item() == asked(state).item()
+    change(state)
+    for _ in range(3):
+        assert step().item() == asked(state).item()
+
+
+def test_values_written_to_state_that_has_a_graph_need_no_trace():
+    state = Computed()
+    step = calque.jit(state.total)
+    step()
+    for _ in range(3):
+        with torch.no_grad():
+            state.square.add_(1)
+        assert step().item() == state.total().item()
+    assert ": 1 traces" in str(step.explain())

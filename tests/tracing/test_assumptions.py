@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -451,3 +452,25 @@ def test_what_requires_grad_within_no_grad_is_none_of_the_callers() -> None:
     for enabled in (True, False):
         with torch.set_grad_enabled(enabled):
             assert graph(X).tolist() == (X * 2).tolist()
+
+
+class Written(torch.nn.Module):
+    """Asks a tensor before and after gradients are written into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(x)
+        before = total.requires_grad
+        total[0] = (x[0] * self.weight).mean()
+        return total * (1 + before * 2 + total.requires_grad * 4)
+
+
+def test_an_unpickled_graph_asks_where_the_program_did() -> None:
+    program = Written()
+    graph = calque.symbolic_trace(program)
+    again = pickle.loads(pickle.dumps(graph))
+    for traced in (graph, again, pickle.loads(pickle.dumps(again))):
+        assert torch.equal(traced(X), program(X))

@@ -19,6 +19,7 @@ from calque.device.memory.geometry import View
 from calque.jitting.host_values import has_same_bits
 from calque.jitting.optimizer_numbers import Group
 from calque.jitting.optimizers import settings_of
+from calque.program.gradients.graph_boundary import has_graph, origin_of
 from calque.program.traced_numbers import Comparisons, Place
 from calque.state import Row
 from calque.state.versions import version_of
@@ -221,6 +222,33 @@ class WeakGradientGuard:
     def why(self) -> str:
         """Returns what differs."""
         return "requires_grad of a tensor, or whether it has a gradient, changed"
+
+
+class HistoryGuard:
+    """Guards that tensors of the state which are not leaves were computed as before.
+
+    Args:
+        rows: the tensors, with the nodes that computed them (see `origin_of`), and whether the
+            program reads their values. The guard does not keep the others alive.
+    """
+
+    guarded = "autograd graphs of the state"
+
+    def __init__(self, rows: Iterable[tuple[torch.Tensor, Any, bool]]) -> None:
+        rows = list(rows)
+        self._read = [(tensor, origin) for tensor, origin, is_read in rows if is_read]
+        self._others = [ref(tensor) for tensor, _, is_read in rows if not is_read]
+
+    def holds(self) -> bool:
+        """Returns True if all have the same nodes, and those not read have any."""
+        others = filter(lambda tensor: tensor is not None, (one() for one in self._others))
+        return all(map(has_graph, others)) and all(
+            has_graph(tensor) and origin_of(tensor) is origin for tensor, origin in self._read
+        )
+
+    def why(self) -> str:
+        """Returns what differs."""
+        return "a tensor that was computed with gradients has another autograd graph"
 
 
 class OptimizerGuard:

@@ -2,14 +2,15 @@
 
 import weakref
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from calque.device.memory.cell import Cell, cell_of, read, write
+from calque.device.memory.cell import Cell, cell_of, read, view_of, write
+from calque.device.memory.geometry import View
 from calque.errors import TraceError, unrepeatable
 from calque.jitting.autograd_history import Histories
-from calque.program.gradients.graph_boundary import is_leaf
+from calque.program.gradients.graph_boundary import has_graph, is_leaf, origin_of
 from calque.program.trees import is_tensor
 from calque.upstream import torch_c
 
@@ -31,6 +32,20 @@ class Before(NamedTuple):
     requires_grad: bool
     alias: Tensor
     cell: Cell
+
+
+class Computed(NamedTuple):
+    """The state of a tensor that is not a leaf before the function ran.
+
+    Attributes:
+        origin: the autograd node that computed it (see `origin_of`).
+        cell: its memory.
+        view: its geometry.
+    """
+
+    origin: Any
+    cell: Cell
+    view: View
 
 
 def uses_old_memory() -> TraceError:
@@ -62,6 +77,7 @@ class KnownTensors:
     Attributes:
         tensors: the leaves, by id.
         before: their state before the function ran.
+        computed: the tensors that are not leaves, by id, with their state.
         aliases: leaves created in the trace over storages from outside.
         given: leaves to which the function assigned a different gradient, by id.
         moved: the memory that the function replaced by other.
@@ -70,6 +86,7 @@ class KnownTensors:
     def __init__(self, histories: Histories) -> None:
         self.tensors: dict[int, Tensor] = {}
         self.before: dict[int, Before] = {}
+        self.computed: dict[int, tuple[Tensor, Computed]] = {}
         self.aliases: dict[int, Tensor] = {}
         self.given: set[int] = set()
         self.moved: weakref.WeakSet[Cell] = weakref.WeakSet()
@@ -81,6 +98,9 @@ class KnownTensors:
             return
         self._histories.know(tensor)
         if not is_leaf(tensor):
+            if has_graph(tensor) and id(tensor) not in self.computed:
+                now = Computed(origin_of(tensor), cell_of(tensor), view_of(tensor))
+                self.computed[id(tensor)] = tensor, now
             return
         with torch_c.DisableTorchFunction(), torch_c.ExcludeDispatchKeyGuard(_MODES):
             alias = tensor.detach()

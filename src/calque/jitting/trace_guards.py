@@ -14,6 +14,7 @@ from calque.jitting.guards import (
     CellGuard,
     GradientGuard,
     Guard,
+    HistoryGuard,
     HostGuard,
     OptimizerGuard,
     WeakGradientGuard,
@@ -66,18 +67,23 @@ def guards_of_state(
 
     gradients = [one.gradient is not None for _, one in own]
     looked_at = [looks_at(t, one) for t, one in own]
+    computed = [(t, one) for key, (t, one) in known.computed.items() if key not in given | hidden]
+    rows = [(t, one.cell, view_of(one.alias)) for t, one in own if one.cell in cells]
+    rows += [(t, one.cell, one.view) for t, one in computed if one.cell in cells]
     guards: list[Guard] = [
         GradientGuard([t for t, _ in own], gradients, implicit.fixed, looked_at),
-        CellGuard((t, one.cell, view_of(one.alias)) for t, one in own if one.cell in cells),
+        CellGuard(rows),
         guard_of(
             state.snapshot,
             [*implicit.free, *variables.variables],
             *(state.counted, state.assigned, state.kept, state.counts.places),
         ),
     ]
+    if computed:
+        guards.append(HistoryGuard((t, one.origin, one.cell in cells) for t, one in computed))
     if unread:
-        rows = [(t, one.gradient is not None, looks_at(t, one)) for t, one in unread]
-        guards.append(WeakGradientGuard(rows))
+        weakly = [(t, one.gradient is not None, looks_at(t, one)) for t, one in unread]
+        guards.append(WeakGradientGuard(weakly))
     others = optimizers, variables.guard()
     return guards + [one for one in others if one is not None]
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from calque.upstream import torch_c
+
 Tensor = torch.Tensor
 Edge = tuple[Any, int]
 """A node of PyTorch's graph, and the index of its output."""
@@ -26,6 +28,15 @@ def node_of(tensor: Tensor) -> Any:
         return tensor.grad_fn
     except RuntimeError:
         return None
+
+
+def origin_of(tensor: Tensor) -> Any:
+    """Returns the autograd node that computed a tensor, or the tensor that it is a view of.
+
+    The node of a view is made anew whenever the memory was written to, even without gradients.
+    """
+    with torch_c.DisableTorchFunction():
+        return node_of(tensor if tensor._base is None else tensor._base)
 
 
 def is_leaf(tensor: Tensor) -> bool:

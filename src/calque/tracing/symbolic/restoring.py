@@ -14,7 +14,7 @@ from torch.fx.node import Argument, Node
 from calque.tracing.abstract.abstract_values import AbstractValues
 from calque.tracing.graph.node_facts import ATTRIBUTE, NodeFacts
 from calque.tracing.graph.templates import ObjectTemplate
-from calque.tracing.symbolic.symbolic_proxies import ValueProxy
+from calque.tracing.symbolic.symbolic_proxies import ValueAttribute, ValueProxy
 from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 _READS = (
@@ -26,6 +26,24 @@ _READS = (
 
 class _GraphProxy(ValueProxy):
     """A proxy in the code of a graph, on which every call becomes a node."""
+
+    def __getattr__(self, k: str) -> Any:
+        if k.startswith("__") and k.endswith("__"):
+            raise AttributeError(k)
+        return self.tracer.read(_GraphAttribute(self, k))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _GraphAttribute(ValueAttribute):
+    """An attribute that is a method, or is read in a line of its own, before the next node."""
+
+    @property
+    def node(self) -> Node:
+        self.tracer.is_used(self)  # pyright: ignore[reportAttributeAccessIssue]
+        return super().node
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.tracer.is_used(self)  # pyright: ignore[reportAttributeAccessIssue]
+        return super().__call__(*args, **kwargs)
 
 
 def _call_of(name: str) -> Callable[..., Any]:
@@ -43,6 +61,30 @@ class Restoring(SymbolicTracer):
     """Like `SymbolicTracer`, for the generated code of a graph."""
 
     restores = True
+    _unused: Any = None
+
+    def read(self, attribute: Any) -> Any:
+        """Returns an attribute that becomes a node now, because what follows may change it, unless
+        it is called.
+        """
+        self._settle()
+        self._unused = attribute
+        return attribute
+
+    def is_used(self, attribute: object) -> None:
+        """Note that an attribute is a method, or a node."""
+        if self._unused is attribute:
+            self._unused = None
+
+    def _settle(self) -> None:
+        attribute = self._unused
+        if attribute is not None:
+            attribute.node  # noqa: B018
+
+    def create_node(self, *args: Any, **kwargs: Any) -> Node:
+        """Like `Tracer.create_node`, but an attribute read before becomes a node first."""
+        self._settle()
+        return super().create_node(*args, **kwargs)
 
     def trace(self, root: Any, *args: Any, **options: Any) -> Graph:
         """Returns the graph, with what was known of its nodes when it was pickled."""

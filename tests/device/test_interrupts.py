@@ -30,7 +30,7 @@ from torch.utils._stats import count
 import calque
 from calque.device.backend import backward_errors, torch_jax
 from calque.device.memory.cell import x64
-from calque.device.runtime import interrupts
+from calque.device.runtime import held_functions, interrupts
 from calque.errors.handlers import settles
 from calque.interop import jax_programs
 from calque.interop.jax_programs import precision
@@ -92,10 +92,10 @@ class HostRead:
 
         def look_up(guard: torch_jax.DeviceGuard) -> Callable[[], Any]:
             try:  # as in `device_type`, which the engine also calls with an exception set
-                for _ in backward_errors._NOTHING:
+                for _ in held_functions.NOTHING:
                     pass
             except BaseException as error:
-                backward_errors._taken[:] = [error]
+                held_functions.taken[:] = [error]
             self.times += 1
             if self.times == self.moment:
                 [*map(operator.call, [send])]  # C++ continues with a pending exception
@@ -141,6 +141,42 @@ def check_guard() -> None:
 
 def test_an_interrupt_while_pytorch_asks_the_guard_comes_afterwards():
     in_process(__name__, "check_guard()")
+
+
+def check_unwinding() -> None:
+    """Interrupt C++ while the exception of a hook goes through it."""
+    signal.signal(SIGNAL, interrupt)
+    error, w = ValueError("of the hook"), torch.ones(3, device="jax", requires_grad=True)
+    sends = [sender("signal")]
+
+    def fail(grad: torch.Tensor) -> None:
+        [*map(operator.call, sends)]
+        raise error  # not a call, after which the interpreter would look for interrupts
+
+    def step(_: bool) -> torch.Tensor:
+        y = (w * 2).tanh()
+        y.register_hook(fail)
+        y.sum().backward()
+        return y.detach()
+
+    for run in (step, calque.jit(step), calque.jit(step)):
+        for again in (False, True):
+            with (
+                torch.autograd.set_multithreading_enabled(False),
+                pytest.raises(Interrupt) as caught,
+            ):
+                moment(run(again))
+            assert caught.value.__context__ is error
+            assert torch.is_grad_enabled() and not held_functions.taken
+    sends.clear()
+    with pytest.raises(ValueError, match="of the hook") as failed:
+        step(False)
+    assert all(one.filename != interrupts.__file__ for one in traceback.extract_tb(failed.tb))
+
+
+def test_an_interrupt_while_an_error_goes_through_pytorch_comes_afterwards():
+    """As when Ctrl-C is pressed twice during a backward pass: the process would end."""
+    in_process(__name__, "check_unwinding()")
 
 
 @pytest.mark.parametrize("kind", ["signal", "thread"])
@@ -239,7 +275,7 @@ def test_an_interrupt_is_not_lost_in_what_the_collector_calls():
 
 
 def test_a_reference_that_somebody_keeps_does_not_hold_up_signals_for_ever(monkeypatch):
-    monkeypatch.setattr(interrupts, "_STRAY_AFTER", 0.05)
+    monkeypatch.setattr(held_functions, "_STRAY_AFTER", 0.05)
     kept = torch_jax.DeviceGuard.type_
 
     def run() -> None:
@@ -255,7 +291,7 @@ def test_nothing_keeps_a_reference_after_a_backward_an_error_or_a_trace():
     def fail(grad):
         raise ValueError("of the hook")
 
-    (held,) = interrupts._held
+    (held,) = held_functions._held
     model = nn.Linear(2, 2).to("jax")
     x = torch.ones(2, 2, device="jax")
     model(x).sum().backward()

@@ -3,7 +3,8 @@
 When a hook raises, PyTorch's engine unwinds with the Python exception still set, and meanwhile
 calls the device's guard, which is Python, for the device's type. CPython treats any call that
 returns with an exception set as failed, and C++ would end the process. So the guard clears the
-exception, and the backward pass, which then fails without a reason, raises it again.
+exception, or the handler of a signal that arrives then does (`held_functions`). The backward
+pass, which now fails without a reason, raises it again.
 
 The engine creates a thread for each device at the first backward pass of the process. If that was
 before the device was registered, the device has no thread, and backward passes run in the calling
@@ -20,13 +21,12 @@ import torch
 from calque.device.backend.derivative_formulas import by_masks
 from calque.device.backend.placed_gradients import run_placing
 from calque.device.memory.cell import active
+from calque.device.runtime.held_functions import NOTHING, taken
 from calque.device.runtime.placement import spread
 from calque.upstream import torch_c, torch_internals
 from calque.upstream.jax_internals import backends_are_initialized
 
 _KIND = torch_c.autograd.DeviceType.PrivateUse1
-_NOTHING: frozenset[None] = frozenset()
-_taken: list[BaseException] = []
 _NO_THREAD = "device_ready_queues_"  # part of the engine's error message
 
 
@@ -34,10 +34,10 @@ def device_type() -> Any:
     """Returns the type of the device, and stores an exception that is already set."""
     try:
         # At the end of a loop, the interpreter checks for an exception that C code has set.
-        for _ in _NOTHING:
+        for _ in NOTHING:
             pass
     except BaseException as error:
-        _taken[:] = [error]
+        taken[:] = [error]
     return _KIND
 
 
@@ -63,11 +63,15 @@ def install() -> None:
                     return engine(*args, **kwargs)
                 with torch.autograd.set_multithreading_enabled(False):
                     return engine(*args, **kwargs)
-        except SystemError:
-            if not _taken:
+        except BaseException as error:
+            if not taken:
                 raise
-            error = _taken.pop()
-        raise error
+            first = taken.pop()
+            if not isinstance(error, SystemError):  # an interrupt that came later
+                if error is not first and error.__context__ is None:
+                    error.__context__ = first
+                raise
+        raise first
 
     for module in (torch.autograd.graph, torch.autograd):
         module._engine_run_backward = run_backward  # type: ignore[attr-defined]

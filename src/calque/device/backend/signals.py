@@ -24,7 +24,7 @@ from torch import overrides
 from torch.autograd import grad_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from calque.device.runtime import interrupts
+from calque.device.runtime import held_functions, interrupts
 from calque.device.runtime.imports import when_imported
 from calque.device.runtime.interrupts import Handler
 from calque.errors.handlers import settles
@@ -189,7 +189,7 @@ def install() -> None:
 
     Outside the main thread, the handlers that are set are wrapped when the main thread runs next.
     """
-    interrupts.be_ready()
+    held_functions.be_ready()
     interrupts.asks(torch.ops.prim.device.default, torch.ops.prim.layout.default)
     _mark(STEPS)
     for name, steps in _TRACING.items():

@@ -15,7 +15,7 @@ from calque.device.backend.streams import set_stream as set_stream
 from calque.device.backend.streams import stream as stream
 from calque.device.backend.streams import synchronize as synchronize
 from calque.device.memory import rng
-from calque.device.runtime import host_memory, interrupts
+from calque.device.runtime import held_functions, host_memory
 from calque.device.runtime.compile_cache import get_max_programs as get_max_programs
 from calque.device.runtime.compile_cache import set_max_programs as set_max_programs
 from calque.upstream import torch_c
@@ -211,4 +211,4 @@ class Hooks(torch_c.acc.PrivateUse1Hooks):
 class DeviceGuard(torch_c.acc.DeviceGuard):
     """The device guard, which returns the type of the device."""
 
-    type_: Any = staticmethod(interrupts.hold(backward_errors.device_type))
+    type_: Any = staticmethod(held_functions.hold(backward_errors.device_type))

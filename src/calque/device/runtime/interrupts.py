@@ -5,7 +5,9 @@ calls `PyErr_CheckSignals`; the handler may raise. In seven kinds of places that
 
 - In PyTorch's device guard. Its C++ is `noexcept` and calls a Python method for the device's type,
   but before that, pybind11 calls `str()` on a name, which checks for signals. An exception there
-  ends the process. While C++ uses the method, it has one more reference, which is the test.
+  ends the process. While C++ uses the method, it has one more reference, which is the test. This
+  also happens while C++ unwinds from an error in Python, which is then still set
+  (`held_functions`).
 - In Python code that `noexcept` C++ calls for the properties of a tensor, such as the `device` from
   a mode or a tensor subclass (`asks`).
 - In a step that has donated its inputs and not yet stored its results (`settles`).
@@ -38,20 +40,19 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, _GeneratorContextManager
 from operator import is_
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 from weakref import finalize, ref
 
 import jax
 import torch
 
+from calque.device.runtime.held_functions import NOTHING, is_any_held, take
 from calque.errors.handlers import SETTLING, run_apart
 from calque.upstream.python_internals import entered_unseen, importer, is_calling
 from calque.upstream.torch_internals import is_guard
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
-_STRAY_AFTER = 1.0  # seconds
-_STRAY_CALLS = 1000
 _SOON = 0.001  # seconds
 _AT_ONCE = 200
 """How many times in a row a signal is made pending again immediately, each in up to 0.1 ms."""
@@ -105,64 +106,10 @@ def asks(*operators: object) -> None:
     _questions.update(map(id, operators))
 
 
-class TrackedFunction:
-    """A function that only C++ looks up, whose reference count shows whether C++ is using it.
-
-    Attributes:
-        function: the callable for C++, to which no other references may exist.
-    """
-
-    def __init__(self, function: FunctionType) -> None:
-        # A wrapper, because tracebacks may hold references to the function itself.
-        self.function: functools.partial[Any] = functools.partial(function)
-        self._usual = sys.maxsize  # no waiting before `count`
-        self._since = 0.0
-        self._times = 0
-
-    def count(self) -> None:
-        """Store the current number of references as the normal one."""
-        self._usual = sys.getrefcount(self.function)
-
-    def is_held(self) -> bool:
-        """Returns True if C++ is between looking the function up and the end of its call.
-
-        A permanent reference has a different cause (a tool that references all objects), and must
-        not defer signals forever.
-        """
-        if sys.getrefcount(self.function) <= self._usual:
-            self._times = 0
-            return False
-        if not self._times:
-            self._since = time.monotonic()
-        self._times += 1
-        # Both limits: the process may have been stopped for a while, or this may be called very
-        # often.
-        return self._times < _STRAY_CALLS or time.monotonic() - self._since < _STRAY_AFTER
-
-
-_held: list[TrackedFunction] = []
-
-
-def hold(function: FunctionType) -> Callable[[], Any]:
-    """Returns a callable for a C++ guard that cannot handle exceptions; signal handlers wait while
-    it is used.
-    """
-    held = TrackedFunction(entered_unseen(function))
-    _held.append(held)
-    return held.function
-
-
-def be_ready() -> None:
-    """Start making handlers wait, once the result of `hold` is in place."""
-    for held in _held:
-        held.count()
-
-
 def _has_to_wait(frame: FrameType | None) -> bool:
     """Returns True if a handler that interrupts this frame must wait."""
-    for held in _held:
-        if held.is_held():
-            return True
+    if is_any_held():
+        return True
     if frame is not None and frame.f_lineno is None and _is_of(frame, _LIBRARIES):
         return True
     return next(_waited_for(frame), None) is not None
@@ -332,6 +279,13 @@ class Handler:
             return is_
         _deciding = True
         try:
+            try:
+                for _ in NOTHING:  # at the end of a loop, the interpreter looks for such exceptions
+                    pass
+            except BaseException as error:
+                if not take(error):
+                    late += [self.signum]
+                    raise
             return self._chosen(sys._getframe().f_back)
         finally:
             # In the very last act, and not by a call of this function: after a call the interpreter

@@ -22,6 +22,7 @@ from calque.jitting.host_formulas import (
     place_of,
 )
 from calque.jitting.host_values import without_modes
+from calque.jitting.kept_geometry import KeptTensors
 from calque.program.host_results import memory_of
 from calque.program.traced_numbers import TracedFloat
 from calque.upstream import torch_c
@@ -71,6 +72,7 @@ class HostComputations:
 
     Attributes:
         compared: the tensors from outside whose values must be compared, by id.
+        kept: the tensors of the state that operators have taken.
         arguments: the indexes of the arguments with which calls compute.
     """
 
@@ -86,17 +88,25 @@ class HostComputations:
         self._indexes = {id(one): i for i, one in reversed(given)}
         self._outside = {memory_of(one) for _, one in given}
         self.compared: dict[int, Tensor] = {}
+        self.kept: KeptTensors = KeptTensors(own, leaves)
         self.arguments: set[int] = set()
         self._made: dict[int, list[_Made]] = {}
         self._roots: dict[int, dict[int, Any]] = {}
         self._used: set[int] = set()
         self._empty: set[int] = set()
         self._shared: set[int] = set()
+        self._exposed: dict[int, torch.UntypedStorage] = {}
         self._refuse: Callable[[], Any] = lambda: None
         self._kept: list[Any] = []  # so that ids stay unique
         self._count = self._numbers = 0
         self._guarded: dict[int, Guarded] = {}
         self._sources: dict[int, HostFormulaSource] = {}
+
+    def expose(self, tensor: Tensor) -> None:
+        """Record that an array of NumPy is over a tensor's memory, which each call would not have
+        if it computed the tensor.
+        """
+        self._exposed[memory_of(tensor)] = tensor.untyped_storage()
 
     def has(self, tensor: Tensor) -> bool:
         """Returns True if each call creates a tensor, or one over its memory, by computing."""
@@ -196,7 +206,9 @@ class HostComputations:
         writes = [x.alias_info is not None and x.is_write for x in func._schema.arguments]
         if writes.index(True) > 0 or sum(writes) > 1 or torch.Tag.inplace_view in func.tags:
             return False
-        return isinstance(tensor, Tensor) and (self.has(tensor) or self._is_born(tensor))
+        if not isinstance(tensor, Tensor) or memory_of(tensor) in self._exposed:
+            return False
+        return self.has(tensor) or self._is_born(tensor)
 
     def _is_born(self, tensor: Tensor) -> bool:
         return id(tensor) in self._born or memory_of(tensor) in self._memory
@@ -335,8 +347,9 @@ class HostComputations:
                     self._compare(one.formula, one.tensor)
 
     def guards(self) -> list[CallGuard]:
-        """Returns the guard of what is computed, if anything is."""
-        return [HostFormulaGuard(list(self._guarded.values()))] if self._guarded else []
+        """Returns the guards of the state's tensors, and of what is computed, if anything is."""
+        found: list[CallGuard] = [self.kept] if self.kept.rows else []
+        return [*found, HostFormulaGuard(list(self._guarded.values()))] if self._guarded else found
 
 
 def _part(tensor: Tensor, index: Any) -> Tensor:

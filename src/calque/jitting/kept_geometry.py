@@ -1,6 +1,8 @@
-"""Refuses operators that change the geometry of a tensor from outside of a trace."""
+"""Refuses operators that change the geometry of a tensor from outside of a trace, and guards that
+the state's tensors on the CPU keep theirs.
+"""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,3 +41,47 @@ def same_geometry(func: Any, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
 def described(tensor: torch.Tensor) -> str:
     """Returns the shape and dtype of a tensor, for an error."""
     return f"of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
+
+
+class KeptTensors:
+    """Guards that CPU tensors of the state have the same storages, geometry and `requires_grad`.
+
+    Args:
+        own: the tensors of the state, by id.
+        leaves: the arguments, which are compared otherwise.
+
+    Attributes:
+        rows: the tensors that operators have taken, each with what must be the same.
+    """
+
+    guarded = "storages of CPU tensors of the state"
+
+    def __init__(self, own: Mapping[int, torch.Tensor], leaves: Sequence[Any]) -> None:
+        self._own: Mapping[int, torch.Tensor] | None = own
+        self._given: frozenset[int] = frozenset(map(id, leaves))
+        self.rows: dict[int, tuple[torch.Tensor, Any]] = {}
+
+    def see(self, tensor: torch.Tensor) -> None:
+        """Record a tensor that an operator takes."""
+        key = id(tensor)
+        if key not in self.rows and key not in self._given and key in self._own:
+            self.rows[key] = tensor, _kept(tensor)
+
+    def holds_for(self, leaves: list[Any], given: object) -> bool:
+        """Returns True if every tensor is the same."""
+        return all(_kept(tensor) == known for tensor, known in self.rows.values())
+
+    def why(self) -> str:
+        """Returns what differs."""
+        return (
+            "a CPU tensor has other data, another geometry (`.data = `, `resize_`) or another "
+            "`requires_grad`"
+        )
+
+
+def _kept(tensor: torch.Tensor) -> Any:
+    """Returns what must be the same; storages are compared by identity."""
+    if tensor.layout is not torch.strided:
+        return tensor.layout, tensor.dtype, tensor.shape, tensor.requires_grad
+    view = tensor.storage_offset(), tensor.shape, tensor.stride()
+    return tensor.untyped_storage(), tensor.dtype, *view, tensor.requires_grad

@@ -335,3 +335,15 @@ def test_changed_tensors_of_the_state(change, factor):
             change(rows)
         assert run("jax") == fn("cpu")
     assert len(run.history) == 2
+
+
+@pytest.mark.usefixtures("few_objects")
+def test_arguments_beside_the_state_are_not_kept_alive():
+    run = calque.jit(lambda x: (x * MEAN).to("jax"))
+    x = torch.ones(3)
+    seen = weakref.ref(x)
+    run(x)
+    run(torch.ones(3))
+    del x
+    gc.collect()
+    assert seen() is None

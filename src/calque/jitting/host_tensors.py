@@ -197,7 +197,7 @@ class HostTensorMode(DispatchMode):
                     self.lifting.host_born[id(tensor)] = tensor
                 else:
                     outside.append(tensor)
-                    self.computations.kept.see(tensor)
+                    self.computations.see(tensor)
             return False
         if tensor.device != _DEVICE and tensor.device.type != "jax":
             return False

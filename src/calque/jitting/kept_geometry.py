@@ -2,7 +2,7 @@
 the state's tensors on the CPU keep theirs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,29 +47,17 @@ class KeptTensors:
     """Guards that CPU tensors of the state have the same storages, geometry and `requires_grad`.
 
     Args:
-        own: the tensors of the state, by id.
-        leaves: the arguments, which are compared otherwise.
-
-    Attributes:
-        rows: the tensors that operators have taken, each with what must be the same.
+        rows: the tensors, each with what must be the same (see `kept_of`).
     """
 
     guarded = "storages of CPU tensors of the state"
 
-    def __init__(self, own: Mapping[int, torch.Tensor], leaves: Sequence[Any]) -> None:
-        self._own: Mapping[int, torch.Tensor] | None = own
-        self._given: frozenset[int] = frozenset(map(id, leaves))
-        self.rows: dict[int, tuple[torch.Tensor, Any]] = {}
-
-    def see(self, tensor: torch.Tensor) -> None:
-        """Record a tensor that an operator takes."""
-        key = id(tensor)
-        if key not in self.rows and key not in self._given and key in self._own:
-            self.rows[key] = tensor, _kept(tensor)
+    def __init__(self, rows: Iterable[tuple[torch.Tensor, Any]]) -> None:
+        self._rows = list(rows)
 
     def holds_for(self, leaves: list[Any], given: object) -> bool:
         """Returns True if every tensor is the same."""
-        return all(_kept(tensor) == known for tensor, known in self.rows.values())
+        return all(kept_of(tensor) == known for tensor, known in self._rows)
 
     def why(self) -> str:
         """Returns what differs."""
@@ -79,7 +67,7 @@ class KeptTensors:
         )
 
 
-def _kept(tensor: torch.Tensor) -> Any:
+def kept_of(tensor: torch.Tensor) -> Any:
     """Returns what must be the same; storages are compared by identity."""
     if tensor.layout is not torch.strided:
         return tensor.layout, tensor.dtype, tensor.shape, tensor.requires_grad

@@ -183,3 +183,70 @@ def test_arrays_of_several_threads():
     for one in threads:
         one.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda a, out: np.clip(a, 0, 1, out=out),
+        lambda a, out: np.clip(a, 0, 1, out),
+        lambda a, out: a.cumsum(0, out=out),
+        lambda a, out: np.stack([a[0], a[1]], out=out[:2]),
+        lambda a, out: np.copyto(out, a),
+        lambda a, out: np.add(a, 1, out),
+    ],
+)
+def test_results_that_numpy_writes_to_another_array(write):
+    held = np.zeros((4, 3), np.float32)
+
+    def fn(a, device):
+        write(a, held)
+        return torch.as_tensor(a).to(device).sum()
+
+    run = calque.jit(fn)
+    for i in (1, 2, 3, 1):
+        expected, after = fn(*_rows(i), "cpu"), held.copy()
+        held[:] = 0
+        assert run(*_rows(i), "jax").item() == expected.item()
+        assert held.tolist() == after.tolist()
+        held[:] = 0
+
+
+def test_numpy_raises_in_each_call_where_the_function_asks_it_to():
+    def inverse(a, device):
+        with np.errstate(divide="raise"):
+            found = np.log(a)
+        return torch.from_numpy(found).to(device)
+
+    run = calque.jit(inverse)
+    for i in (1, 2, 3, 0, 4):
+        array = np.ones(3) * i
+        if i:
+            assert run(array, "jax").tolist() == inverse(array, "cpu").tolist()
+        else:
+            with pytest.raises(FloatingPointError, match="divide by zero"):
+                run(array, "jax")
+    assert len(run.history) == 2
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        torch.from_numpy,
+        torch.as_tensor,
+        lambda a: torch.from_numpy(a[1:])[1:],
+        lambda a: torch.from_numpy(a.T).numpy(),
+    ],
+)
+def test_tensors_over_an_array_that_the_function_returns(over):
+    def both(a, device):
+        found = over(a)
+        return found, torch.from_numpy(a * 2).to(device)
+
+    run = calque.jit(both)
+    for i in (1, 2, 3, 1):
+        (array,) = _rows(i)
+        found, twice = run(array, "jax")
+        assert twice.tolist() == (array * 2).tolist()
+        array[:] = i + 100
+        assert found.tolist() == over(array).tolist()

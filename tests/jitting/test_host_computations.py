@@ -265,3 +265,85 @@ def test_arguments_are_not_kept_alive():
     del x
     gc.collect()
     assert seen() is None
+
+
+def _over_zeros(D, x):
+    y = torch.zeros(4, 3)
+    array = y.numpy()
+    y += x
+    array[0] = 7
+    return y.to(D)
+
+
+def _over_an_array(D, x):
+    array = np.zeros((4, 3), np.float32)
+    y = torch.from_numpy(array)
+    y.add_(x)
+    array[1] = 50
+    return y.to(D)
+
+
+def _read_through_an_array(D, x):
+    y = torch.zeros(4, 3)
+    array = np.asarray(y)
+    y.copy_(x)
+    return y.to(D), torch.from_numpy(array * 2).to(D)
+
+
+def _written_after_a_copy(D, x):
+    y = torch.zeros(3)
+    first = y.to(D, copy=True)
+    y.add_(1)
+    second = y.to(D, copy=True)
+    torch.mul(y, 4, out=y)
+    return first, second, y.to(D), x.to(D)
+
+
+@pytest.mark.parametrize(
+    "fn", [_over_zeros, _over_an_array, _read_through_an_array, _written_after_a_copy]
+)
+def test_tensors_that_the_function_creates_and_writes_to(fn):
+    run = calque.jit(lambda x: fn("jax", x))
+    for i in (1, 2, 2, 3):
+        _compare(run(*_table(i)), fn("cpu", *_table(i)))
+
+
+def _flagged(rows):
+    rows.requires_grad_()
+
+
+def _replaced(rows):
+    rows.data = torch.arange(6.0)[::2]
+
+
+def _resized(rows):
+    rows.resize_(1, 2)
+
+
+@pytest.mark.parametrize("change", [_flagged, _replaced, _resized])
+@pytest.mark.parametrize("factor", [1, 2])
+def test_changed_tensors_of_the_state(change, factor):
+    rows = torch.ones(3)
+
+    def fn(device):
+        found = (rows if factor == 1 else rows * factor).to(device)
+        return found.requires_grad, found.shape, found.detach().sum() * len(rows)
+
+    run = calque.jit(fn)
+    for i in range(5):
+        if i == 3:
+            change(rows)
+        assert run("jax") == fn("cpu")
+    assert len(run.history) == 2
+
+
+@pytest.mark.usefixtures("few_objects")
+def test_arguments_beside_the_state_are_not_kept_alive():
+    run = calque.jit(lambda x: (x * MEAN).to("jax"))
+    x = torch.ones(3)
+    seen = weakref.ref(x)
+    run(x)
+    run(torch.ones(3))
+    del x
+    gc.collect()
+    assert seen() is None

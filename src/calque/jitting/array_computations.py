@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,8 +18,24 @@ from calque.upstream.torch_internals import pytree
 _from_numpy = torch.from_numpy  # a trace replaces the attribute
 
 
+@dataclass(frozen=True, slots=True)
+class _WithErrors:
+    """A function of NumPy that runs within `np.errstate`."""
+
+    func: Any
+    settings: tuple[tuple[str, Any], ...]
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        with np.errstate(**dict(self.settings)):
+            return self.func(*args, **options)
+
+
 class ArrayComputations(HostComputations):
     """The CPU tensors and arrays of NumPy of one trace that each call computes."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._errors: set[tuple[str, Any]] = set(np.geterr().items())
 
     def argument(self, index: int, array: Any, refuse: Callable[[], NoReturn]) -> Formula:
         """Returns the formula of an array among the arguments.
@@ -43,6 +60,8 @@ class ArrayComputations(HostComputations):
     def array(self, func: Any, operands: list[Any], spec: Any, result: np.ndarray) -> Formula:
         """Returns the formula of the array that a function of NumPy has returned."""
         known = [one for one in operands if isinstance(one, Formula)]
+        settings = tuple(one for one in np.geterr().items() if one not in self._errors)
+        func = _WithErrors(func, settings) if settings else func
         formula = self._kept_alive(Computed(func, operands, spec), *known)
         spec = pytree.tree_flatten(((0,), {}))[1]
         form = self._kept_alive(Computed(form_of_array, [formula], spec), formula)

@@ -22,6 +22,7 @@ from calque.jitting.host_formulas import (
     place_of,
 )
 from calque.jitting.host_values import without_modes
+from calque.jitting.kept_geometry import KeptTensors, kept_of
 from calque.program.host_results import memory_of
 from calque.program.traced_numbers import TracedFloat
 from calque.upstream import torch_c
@@ -86,17 +87,38 @@ class HostComputations:
         self._indexes = {id(one): i for i, one in reversed(given)}
         self._outside = {memory_of(one) for _, one in given}
         self.compared: dict[int, Tensor] = {}
+        self._given = frozenset(map(id, leaves))
+        self._read: dict[int, tuple[Tensor, Any]] = {}
         self.arguments: set[int] = set()
         self._made: dict[int, list[_Made]] = {}
         self._roots: dict[int, dict[int, Any]] = {}
         self._used: set[int] = set()
         self._empty: set[int] = set()
         self._shared: set[int] = set()
+        self._exposed: dict[int, torch.UntypedStorage] = {}
         self._refuse: Callable[[], Any] = lambda: None
         self._kept: list[Any] = []  # so that ids stay unique
         self._count = self._numbers = 0
         self._guarded: dict[int, Guarded] = {}
         self._sources: dict[int, HostFormulaSource] = {}
+
+    def see(self, tensor: Tensor) -> None:
+        """Record that an operator takes a tensor from outside."""
+        key = id(tensor)
+        if key not in self._read and key not in self._given and key in self._own:
+            self._read[key] = tensor, kept_of(tensor)
+
+    def expose(self, tensor: Tensor) -> None:
+        """Record that an array of NumPy is over a tensor's memory, which each call would not have
+        if it computed the tensor.
+        """
+        self._keep_shared(tensor)
+        self._exposed[memory_of(tensor)] = tensor.untyped_storage()
+
+    def _keep_shared(self, tensor: Tensor) -> None:
+        """Have arrays compared if a tensor that stays may be over the memory of one."""
+        if memory_of(tensor) in self._shared:
+            self._refuse()
 
     def has(self, tensor: Tensor) -> bool:
         """Returns True if each call creates a tensor, or one over its memory, by computing."""
@@ -196,7 +218,9 @@ class HostComputations:
         writes = [x.alias_info is not None and x.is_write for x in func._schema.arguments]
         if writes.index(True) > 0 or sum(writes) > 1 or torch.Tag.inplace_view in func.tags:
             return False
-        return isinstance(tensor, Tensor) and (self.has(tensor) or self._is_born(tensor))
+        if not isinstance(tensor, Tensor) or memory_of(tensor) in self._exposed:
+            return False
+        return self.has(tensor) or self._is_born(tensor)
 
     def _is_born(self, tensor: Tensor) -> bool:
         return id(tensor) in self._born or memory_of(tensor) in self._memory
@@ -320,6 +344,7 @@ class HostComputations:
         """Handle a tensor that leaves the function: it is a view of an argument, or the values from
         which it is computed must be compared.
         """
+        self._keep_shared(tensor)
         if self.has(tensor):
             self.fix(tensor)
         elif any(one.tensor is tensor for one in self._made.get(memory_of(tensor), ())):
@@ -335,8 +360,9 @@ class HostComputations:
                     self._compare(one.formula, one.tensor)
 
     def guards(self) -> list[CallGuard]:
-        """Returns the guard of what is computed, if anything is."""
-        return [HostFormulaGuard(list(self._guarded.values()))] if self._guarded else []
+        """Returns the guards of the state's tensors, and of what is computed, if anything is."""
+        found: list[CallGuard] = [KeptTensors(self._read.values())] if self._read else []
+        return [*found, HostFormulaGuard(list(self._guarded.values()))] if self._guarded else found
 
 
 def _part(tensor: Tensor, index: Any) -> Tensor:

@@ -125,6 +125,8 @@ class HostTensorMode(DispatchMode):
         self._on_operator(func, args, kwargs)
         if func is _LIFT and args[0].device.type == "cpu":
             self.lifting.host_memory[memory_of(args[0])] = args[0]
+            if not args[0].untyped_storage().resizable():  # it is over an array
+                self.computations.expose(args[0])
         outside: list[torch.Tensor] = []
         on_device = takes_number = False
         for value in (*args, *kwargs.values()) if kwargs else args:
@@ -195,6 +197,7 @@ class HostTensorMode(DispatchMode):
                     self.lifting.host_born[id(tensor)] = tensor
                 else:
                     outside.append(tensor)
+                    self.computations.see(tensor)
             return False
         if tensor.device != _DEVICE and tensor.device.type != "jax":
             return False
@@ -262,6 +265,7 @@ class HostTensorMode(DispatchMode):
         """Record that a CPU tensor is read as Python values, without an operator."""
         if id(tensor) not in self.lifting.host_born:
             self._look_at(tensor, "The function reads the values of a CPU tensor")
+        self.computations.expose(tensor)
 
     def _look_at(self, tensor: torch.Tensor, what: str) -> None:
         if id(tensor) in self._outside:

@@ -1,4 +1,6 @@
-"""Refuses operators that change the geometry of a tensor from outside of a trace."""
+"""Refuses operators that change the geometry of a tensor from outside of a trace, and guards that
+the state's tensors on the CPU keep theirs.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -39,3 +41,35 @@ def same_geometry(func: Any, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
 def described(tensor: torch.Tensor) -> str:
     """Returns the shape and dtype of a tensor, for an error."""
     return f"of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
+
+
+class KeptTensors:
+    """Guards that CPU tensors of the state have the same storages, geometry and `requires_grad`.
+
+    Args:
+        rows: the tensors, each with what must be the same (see `kept_of`).
+    """
+
+    guarded = "storages of CPU tensors of the state"
+
+    def __init__(self, rows: Iterable[tuple[torch.Tensor, Any]]) -> None:
+        self._rows = list(rows)
+
+    def holds_for(self, leaves: list[Any], given: object) -> bool:
+        """Returns True if every tensor is the same."""
+        return all(kept_of(tensor) == known for tensor, known in self._rows)
+
+    def why(self) -> str:
+        """Returns what differs."""
+        return (
+            "a CPU tensor has other data, another geometry (`.data = `, `resize_`) or another "
+            "`requires_grad`"
+        )
+
+
+def kept_of(tensor: torch.Tensor) -> Any:
+    """Returns what must be the same; storages are compared by identity."""
+    if tensor.layout is not torch.strided:
+        return tensor.layout, tensor.dtype, tensor.shape, tensor.requires_grad
+    view = tensor.storage_offset(), tensor.shape, tensor.stride()
+    return tensor.untyped_storage(), tensor.dtype, *view, tensor.requires_grad

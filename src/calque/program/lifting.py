@@ -30,6 +30,7 @@ from calque.device.runtime.staged_calls import stage
 from calque.errors import TraceError, noting_refusals, unrepeatable
 from calque.errors.handlers import settles
 from calque.program.compile_flags import announced_as_compiling
+from calque.program.host_results import memory_of
 from calque.program.sources import CellSource, HostSource, RandomSource, Source
 from calque.upstream.jax_internals import eval_context
 from calque.upstream.torch_internals import disable_current_modes
@@ -173,7 +174,10 @@ class Lifting:
         if id(tensor) in self.host_born:
             return self._host_constant(tensor)
         source = None if self.host_computations is None else self.host_computations.source(tensor)
-        if source is None and self.on_host_input is not None:
+        if source is None and self._created(tensor):
+            with self.suspended():
+                tensor = tensor.detach().clone()  # as the function may write to it later
+        elif source is None and self.on_host_input is not None:
             self.on_host_input(tensor)
         key = id(tensor if source is None else source)
         known = self.host_slots.get(key)
@@ -188,6 +192,11 @@ class Lifting:
         for held in (self.host_born, self.host_memory):
             for key in [k for k, tensor in held.items() if tensor.device.type != "cpu"]:
                 del held[key]
+
+    def _created(self, tensor: torch.Tensor) -> bool:
+        """Returns True if the trace has created a CPU tensor's memory, which no array shares."""
+        known = memory_of(tensor) in self.host_memory
+        return known and tensor.untyped_storage().resizable()
 
     def _host_constant(self, tensor: torch.Tensor) -> Array:
         with self.suspended():

@@ -126,7 +126,6 @@ def _repeated(function: Any, *args: Any, **options: Any) -> Any:
         if is_traced_array(one):
             value, formula, *_ = one._held
             value = value.view()
-            value.flags.writeable = False  # so that what writes to it raises
         elif type(one) is np.ndarray and not one.dtype.hasobject:
             value = one.copy(order="K")
             formula = computes.constant_array(value)
@@ -136,6 +135,8 @@ def _repeated(function: Any, *args: Any, **options: Any) -> Any:
             value = formula = one
         else:
             refuse()
+        if type(value) is np.ndarray:
+            value.flags.writeable = False  # so that what writes to it (`out=`) raises
         plain.append(value)
         operands.append(formula)
     given, named = pytree.tree_unflatten(plain, spec)

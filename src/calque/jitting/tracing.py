@@ -379,9 +379,8 @@ class JitTrace:
         recording.call_guards = guards_of_calls(*found) + mode.computations.guards()
 
     def _guard_of(self, optimizers: list[Optimizer]) -> OptimizerGuard:
-        tracing = self.optimizer_tracing
-        whole = tracing.numbers.whole | self.variables.places
-        return OptimizerGuard(optimizers, tracing.watch, whole, tracing.numbers.counters)
+        watch, of = self.optimizer_tracing.watch, self.optimizer_tracing.numbers
+        return OptimizerGuard(optimizers, watch, of.whole | self.variables.places, of.counters)
 
     def place_inputs(self, names: dict[Cell, str] | None = None) -> list[tuple[int, torch.Tensor]]:
         """Find the sources of the program's inputs; returns the CPU tensors that are both arguments
@@ -397,4 +396,5 @@ class JitTrace:
     def forget(self) -> None:
         """Release all references, because parts of the trace refer to this object."""
         self.state.snapshot.forget()
+        self.lifting.host_computations = None  # which refers to the arguments
         vars(self).clear()

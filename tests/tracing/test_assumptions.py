@@ -474,3 +474,12 @@ def test_an_unpickled_graph_asks_where_the_program_did() -> None:
     again = pickle.loads(pickle.dumps(graph))
     for traced in (graph, again, pickle.loads(pickle.dumps(again))):
         assert torch.equal(traced(X), program(X))
+
+
+def test_questions_leave_nothing_in_a_graph() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x[: len(x) - 1] + torch.arange(len(x) - 1, dtype=x.dtype)[:, None]
+
+    graph = calque.trace(f, X.reshape(-1, 1))
+    assert not list(graph.buffers())
+    torch.testing.assert_close(graph(X.reshape(-1, 1)), f(X.reshape(-1, 1)))

@@ -1,5 +1,6 @@
 """A trace's assumptions about inputs, modules and PyTorch's settings, which its graph checks."""
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -8,6 +9,7 @@ from torch.fx.node import Node
 
 from calque.tracing.core.origins import origin_of_code
 from calque.tracing.graph import checks
+from calque.upstream import torch_c
 
 CHANGING = frozenset(("dtype", "device", "stride", "requires_grad"))
 """The properties of parameters and other constants that a user may change after the trace."""
@@ -77,7 +79,7 @@ class Assumptions:
 
     def ask_member(self, node: Node, value: Any, *aspects: str) -> None:
         """Note that the program used a known property of a parameter or another constant."""
-        looks = {aspect: checks.LOOKS[aspect](value) for aspect in aspects if aspect in CHANGING}
+        looks = _looks(value, CHANGING.intersection(aspects))
         if looks:
             self._members.setdefault(str(node.target), {}).update(looks)
 
@@ -88,10 +90,11 @@ class Assumptions:
         parameters: its dtype, for example, and whether it requires grad, which depends on all that
         the tensor was computed from, and on what was written into it.
         """
-        changing = CHANGING if node in self._from_members else ("requires_grad",)
-        looks = {aspect: checks.LOOKS[aspect](value) for aspect in aspects if aspect in changing}
+        changing = CHANGING if node in self._from_members else frozenset(("requires_grad",))
+        looks = _looks(value, changing.intersection(aspects))
+        with torch_c.DisableTorchFunction():
+            version = value._version
         known = self._computed.setdefault(node, {})
-        version = value._version
         if all(known.get(aspect) == (look, version) for aspect, look in looks.items()):
             return
         known |= {aspect: (look, version) for aspect, look in looks.items()}
@@ -147,3 +150,9 @@ class Assumptions:
         if self.changes_containers and len(self.containers) > 1:
             names = ", ".join(name for _, name in self.containers)
             graph.call_function(checks.expect_separate, (names, *(n for n, _ in self.containers)))
+
+
+def _looks(value: torch.Tensor, aspects: Iterable[str]) -> dict[str, Any]:
+    """Returns properties of a tensor; that they are read is not seen by the trace."""
+    with torch_c.DisableTorchFunction():
+        return {aspect: checks.LOOKS[aspect](value) for aspect in sorted(aspects)}

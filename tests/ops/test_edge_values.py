@@ -396,7 +396,8 @@ def test_shapes_that_the_cpu_refuses(
 ) -> None:
     for device in ("cpu", "jax"):
         with pytest.raises(error):
-            call(torch.device(device))
+            found = call(torch.device(device))
+            pytest.fail(f"{device} returned {found}")
 
 
 def test_a_dtype_that_jax_has_not_is_named() -> None:

@@ -395,9 +395,11 @@ def test_shapes_that_the_cpu_refuses(
     error: type[Exception], call: Callable[[Device], object]
 ) -> None:
     for device in ("cpu", "jax"):
-        with pytest.raises(error):
+        try:
             found = call(torch.device(device))
-            pytest.fail(f"{device} returned {found}")
+        except error:
+            continue
+        pytest.fail(f"{device} returned {found}")
 
 
 def test_a_dtype_that_jax_has_not_is_named() -> None:

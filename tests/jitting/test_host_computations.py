@@ -255,9 +255,10 @@ def test_derivatives_of_what_depends_on_a_computation():
     assert len(loss.history) == 1
 
 
+@pytest.mark.parametrize("factor", [2, MEAN], ids=["number", "state"])
 @pytest.mark.usefixtures("few_objects")
-def test_arguments_are_not_kept_alive():
-    run = calque.jit(lambda x: (x * 2).to("jax"))
+def test_arguments_are_not_kept_alive(factor):
+    run = calque.jit(lambda x: (x * factor).to("jax"))
     x = torch.ones(3)
     seen = weakref.ref(x)
     run(x)
@@ -335,15 +336,3 @@ def test_changed_tensors_of_the_state(change, factor):
             change(rows)
         assert run("jax") == fn("cpu")
     assert len(run.history) == 2
-
-
-@pytest.mark.usefixtures("few_objects")
-def test_arguments_beside_the_state_are_not_kept_alive():
-    run = calque.jit(lambda x: (x * MEAN).to("jax"))
-    x = torch.ones(3)
-    seen = weakref.ref(x)
-    run(x)
-    run(torch.ones(3))
-    del x
-    gc.collect()
-    assert seen() is None

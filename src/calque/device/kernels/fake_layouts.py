@@ -1,7 +1,7 @@
-"""How results lie that have no values, while `torch.compile` and `torch.export` read a program.
+"""The strides of fake tensors, while `torch.compile` and `torch.export` read a program.
 
 PyTorch chooses the order of axes by the device for results of convolutions and `pixel_shuffle`.
-It does not know that the device's results lie as the CPU's, so it is asked about the CPU.
+It does not know that the device orders them as the CPU does, so it is asked about the CPU.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _CPU = torch.device("cpu")
 
 
 def install() -> None:
-    """Make results of the device without values lie as those with values."""
+    """Give fake tensors on the device the strides of real ones."""
     rules = fake_impls.op_implementations_dict
     theirs = rules[torch.ops.aten.convolution.default]
     for op in [op for op, rule in rules.items() if rule is theirs]:
